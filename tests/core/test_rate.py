@@ -456,9 +456,9 @@ def test_a_probe_whose_refusal_has_another_reason_shows_nothing():
     assert go(rate).sent_ns >= probe.sent_ns
 
 
-@pytest.mark.parametrize("phase", [RatePhase.OPENING, RatePhase.RISING, RatePhase.TESTING, RatePhase.BLOCKED])
+@pytest.mark.parametrize("phase", [RatePhase.RISING, RatePhase.TESTING, RatePhase.BLOCKED])
 def test_it_opens_again_where_another_reason_explains_the_refusals(phase):
-    rate = MeasuredRate(T0) if phase is RatePhase.OPENING else held(10.0)
+    rate = held(10.0)
     while phase is RatePhase.TESTING and rate.phase is not phase:
         go(rate)
     if phase is RatePhase.BLOCKED:

@@ -57,10 +57,6 @@ class FoundMeter(Meter, Generic[T]):
         """
 
     @abstractmethod
-    def reopen(self, now_ns: int) -> None:
-        """Go on as if nothing was found: another reason explains the refusals."""
-
-    @abstractmethod
     def explained(self, now_ns: int, reservation: Reservation) -> None:
         """The attempt was refused for another reason than this limit."""
 
@@ -122,10 +118,6 @@ class RateMeter(FoundMeter[RateNote]):
 
     def off(self, now_ns: int) -> None:
         self.rate, self.notes = MeasuredRate(now_ns, stated=True), {}
-
-    def reopen(self, now_ns: int) -> None:
-        if self.rate.phase not in (RatePhase.OFF, RatePhase.OPENING):
-            self.rate.reopen(now_ns)
 
     @property
     def told(self) -> float:
@@ -208,9 +200,6 @@ class InFlightMeter(FoundMeter[InFlightNote]):
     def off(self, now_ns: int) -> None:  # noqa: ARG002
         self.bound, self.notes = InFlightBound(), {}
         self.in_time = InTimeBound(self.bound.flight)
-
-    def reopen(self, now_ns: int) -> None:  # noqa: ARG002
-        self.bound.forget()
 
     def earliest(self, now_ns: int, cost: float, ahead: float = 0.0, slack_ns: int = 0) -> int:  # noqa: ARG002
         if self.bound.flight.in_flight + ahead >= self.bound.size:

@@ -323,8 +323,10 @@ class MeasuredRate:
     def reopen(self, now_ns: int) -> None:
         """Open again, at the present rate or the measured one.
 
-        Another reason than the rate explains the last refusals.
+        Another reason than the rate explains the last refusals. A rate that is off, or open, stays so.
         """
+        if self.phase in (RatePhase.OFF, RatePhase.OPENING):
+            return
         self._make_up(now_ns)
         self.phase = RatePhase.OPENING
         self._go_at(now_ns, max(self.rate, self.cycle.top))
@@ -333,7 +335,7 @@ class MeasuredRate:
     def retract(self, now_ns: int, number: int) -> None:
         """Take back so many refusals: they were about their request. Without any other one the rate opens again."""
         self.tally.blamed = max(self.tally.blamed - number, 0)
-        if number and not self.tally.blamed and self.phase not in (RatePhase.OFF, RatePhase.OPENING):
+        if number and not self.tally.blamed:
             self.reopen(now_ns)
 
     def count_before(self, since_ns: int, admitted: float) -> None:

@@ -7,7 +7,7 @@ from paceline.core.ledger import Ledger
 from paceline.core.quota import CONCURRENCY, NS, OWN_RULES, REQUESTS
 from paceline.core.results import Refusal, Reservation, Source, SourceKind
 from paceline.core.unstated.chance import Shedding
-from paceline.core.unstated.in_flight import blame
+from paceline.core.unstated.in_flight import InFlightBound, blame
 from paceline.core.unstated.measured import InFlightMeter, RateMeter
 from paceline.core.unstated.rate import RatePhase
 
@@ -167,13 +167,16 @@ class Unstated:
         if in_flight.fills_queue(reservation, refusal):
             in_flight.refused_by_queue(now_ns, reservation)
         elif self.shedding.is_rate or not in_flight.refused_by_full(now_ns, reservation):
-            self._shed(now_ns, reservation, refusal)
+            self._shed(now_ns, reservation, refusal, in_flight.bound)
         self.explained(now_ns, reservation)
         self._describe(in_flight)
         return len(self.meters) > before
 
-    def _shed(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> None:
-        """Learn from a refusal for want of capacity that the number in flight does not explain: a rate, or chance."""
+    def _shed(self, now_ns: int, reservation: Reservation, refusal: Refusal, bound: InFlightBound) -> None:
+        """Learn from a refusal for want of capacity that the number in flight does not explain: a rate, or chance.
+
+        If it is chance, neither the rates nor the ``bound`` limit anything from then on.
+        """
         shedding, was_rate = self.shedding, self.shedding.is_rate
         if rate := shedding.refused(now_ns, reservation.number):
             self.begin(now_ns)
@@ -187,8 +190,9 @@ class Unstated:
             if by_chance or measured.phase is RatePhase.BLOCKED:
                 shedding.end(now_ns, by_chance=by_chance)
         if was_rate and not shedding.is_rate:
-            for meter in self.meters:
-                meter.reopen(now_ns)
+            bound.forget()
+            for meter in self._rates.values():
+                meter.rate.reopen(now_ns)
 
     def explained(self, now_ns: int, reservation: Reservation) -> None:
         """Count a refusal that has another reason than these limits."""
