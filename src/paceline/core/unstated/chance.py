@@ -81,8 +81,6 @@ class Chance:
         weight: The evidence for a larger share.
     """
 
-    __slots__ = ("again", "asked", "early", "last", "lost", "seen", "share", "since_ns", "weight")
-
     def __init__(self) -> None:
         self.share = self.asked = self.seen = self.lost = self.weight = 0.0
         self.last = self.early = self.since_ns = 0
@@ -175,10 +173,6 @@ class Shedding:
         until_ns: Until when the last answer holds.
         lasts_ns: How long the next one holds.
     """
-
-    __slots__ = (
-        "admitted", "found", "is_rate", "last", "lasts_ns", "lost", "sent", "since_ns", "until_ns", "weight",
-    )  # fmt: skip
 
     def __init__(self) -> None:
         self.sent = self.lost = self.last = self.since_ns = self.admitted = self.until_ns = 0

@@ -38,8 +38,6 @@ class Cycle:
         steady: How many times longer the cycle is, because successive tests have found the same rate.
     """
 
-    __slots__ = ("period_s", "progress", "span_s", "steady", "top")
-
     def __init__(self) -> None:
         self.top = self.span_s = self.period_s = self.progress = 0.0
         self.steady = 1.0

@@ -18,8 +18,6 @@ class RefusalDelay:
             refusal.
     """
 
-    __slots__ = ("slowest_ns",)
-
     def __init__(self) -> None:
         self.slowest_ns = 0
 
@@ -48,8 +46,6 @@ class StatedWaits:
         every: One wait of so many is tested.
         left: The waits until the next test; 0 while one is tested.
     """
-
-    __slots__ = ("every", "left", "share")
 
     def __init__(self) -> None:
         self.share = 1.0

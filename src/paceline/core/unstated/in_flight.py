@@ -72,10 +72,6 @@ class Flight:
             the first answer.
     """
 
-    __slots__ = (
-        "answered_count", "as_of_ns", "count", "in_flight", "in_flight_ns", "lasts_ns", "pending", "refusal_delay",
-    )  # fmt: skip
-
     def __init__(self) -> None:
         self.count = self.answered_count = self.in_flight = self.in_flight_ns = self.as_of_ns = self.lasts_ns = 0
         self.pending: deque[InFlightNote] = deque()
@@ -148,8 +144,6 @@ class Admitted:
         before: The same of the ``RECENT_N`` before these.
     """
 
-    __slots__ = ("before", "count", "highest")
-
     def __init__(self) -> None:
         self.count = self.highest = self.before = 0
 
@@ -188,11 +182,6 @@ class InFlightBound:
         is_of_rate: Whether refusals for rate may show it. Refusals of full servers do not count from then on.
         row: How many refusals in a row have lowered it: no attempt that filled it was admitted between them.
     """
-
-    __slots__ = (
-        "admitted", "between", "border", "cut_count", "flight", "full_count", "full_needed", "is_of_rate", "needed",
-        "row", "size", "step", "witnesses",
-    )  # fmt: skip
 
     def __init__(self) -> None:
         self.flight, self.admitted = Flight(), Admitted()

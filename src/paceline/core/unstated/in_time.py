@@ -45,8 +45,6 @@ class TimeOuts:
         lasts_ns: How long that is the next time.
     """
 
-    __slots__ = ("first", "lasts_ns", "until_ns", "weight")
-
     def __init__(self) -> None:
         self.weight, self.first, self.until_ns, self.lasts_ns = 0.0, 0, 0, LASTS_NS
 
@@ -69,8 +67,6 @@ class Round:
         sum_ns: The sum of their times in flight.
         count: How many of them were answered.
     """
-
-    __slots__ = ("count", "cut_count", "sum_ns")
 
     def __init__(self, cut_count: int = 0) -> None:
         self.cut_count, self.sum_ns, self.count = cut_count, 0, 0
@@ -98,11 +94,6 @@ class InTimeBound:
         took_ns: The mean time of an answer before the present test.
         rest: How many rounds pass before the next test.
     """
-
-    __slots__ = (
-        "_flight", "busy_ns", "full", "is_new", "last_ns", "most", "rate", "rest", "round", "sign_count", "size",
-        "time_outs", "timed_out_ns", "took_ns", "usual",
-    )  # fmt: skip
 
     def __init__(self, flight: Flight) -> None:
         self._flight, self.time_outs, self.round = flight, TimeOuts(), Round()

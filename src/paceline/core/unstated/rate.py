@@ -145,8 +145,6 @@ class Tally:
         blamed: How many refusals the rate was blamed for, since it opened.
     """
 
-    __slots__ = ("blamed", "count", "cut_count", "lost", "recent_lost", "recent_refused", "total")
-
     def __init__(self) -> None:
         self.total = self.lost = 0.0
         self.count = self.cut_count = self.recent_lost = self.recent_refused = self.blamed = 0
@@ -211,8 +209,6 @@ class Block:
         stated_waits: Which share of the waits that refusals state is kept.
     """
 
-    __slots__ = ("end", "found", "probe", "stated_waits", "until_ns")
-
     def __init__(self, now_ns: int) -> None:
         self.end, self.until_ns, self.found = Mark(now_ns, 0.0), now_ns, 0.0
         self.probe: RateNote | None = None
@@ -260,11 +256,6 @@ class MeasuredRate:
         refusal_delay: After which time an attempt is admitted.
         chance: The share of the attempts that is refused by chance.
     """
-
-    __slots__ = (
-        "block", "chance", "common", "cycle", "empty", "last_ns", "next_at_ns", "phase", "rate",
-        "refusal_delay", "tally", "test",
-    )  # fmt: skip
 
     def __init__(self, now_ns: int, *, stated: bool = False) -> None:
         """Begin at ``now_ns``.
