@@ -5,7 +5,6 @@ from __future__ import annotations
 from math import inf
 
 import pytest
-from core_providers import T0
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,7 +12,7 @@ from paceline.core.quota import NS
 from paceline.core.unstated.in_flight import FULL_MAX_N, FULL_N, RECENT_N, ROW_MAX, InFlightBound, blame
 from paceline.core.unstated.rate import MeasuredRate
 
-SOON_NS = NS // 10
+T0, SOON_NS = 1_000 * NS, NS // 10
 
 
 class Server:

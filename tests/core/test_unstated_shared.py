@@ -5,7 +5,6 @@ from __future__ import annotations
 from itertools import count
 
 import pytest
-from core_providers import T0
 
 from paceline.core.pause import PROBE_NS
 from paceline.core.queue import Waiter
@@ -17,6 +16,7 @@ from paceline.shared.exchange import SPEED_NS, answer, ask
 from paceline.shared.ledger import SharedLedger
 from shared_pools import shared_pool
 
+T0 = 1_000 * NS
 BARE = Refusal(RefusalKind.RATE)
 
 

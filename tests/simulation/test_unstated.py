@@ -22,6 +22,7 @@ from tests.simulation.unstated import (
 
 from grids import WORLD, some
 from paceline.cli.status import _rows
+from paceline.core.unstated.rate import MeasuredRate
 from paceline.pacing.status import report
 
 FURTHER = [
@@ -61,6 +62,10 @@ FURTHER = [
         settings=holding(1, 5) | {"changes": [*refusing(60, 80), *refusing(360, 380), *becoming((400, rated(5)))]},
     ),
     World(
+        "30 % by chance for a minute, 10/s", SHEDDING, rated(10), 1_500,
+        settings=holding(10, 10) | {"faults": {"429": 0.3}, "changes": [{"at_s": 60, "faults": {}}]},
+    ),
+    World(
         "one worker, nothing for 5 minutes", "moving", rated(1), 20, 1, 0.3,
         settings=holding(1, 1) | {"changes": refusing(5, 305)},
     ),
@@ -71,11 +76,19 @@ BOUNDS = {
     "60/min, burst 1": (30, 1.2),
     "60/min, burst 10": (40, 1.1),
     "60/min, burst 60": (50, 1.1),
+    "60/min, burst 1, one worker": (20, 1.2),
+    "600/min, burst 10": (35, 1.1),
+    "600/min, answers of 30 s": (35, 1.1),
+    "600/min, answers of any length": (35, 1.1),
     "6/min, burst 1": (25, 1.3),
+    "6/min, burst 6": (30, 1.1),
+    "an hour at 60/min, burst 10": (72, 1.02),
     "60/min, burst 1, 50 requests": (15, 1.35),
     "2/s, burst 10, 20 workers": (20, 1.15),
     "no limit, 50 requests": (0, 1.65),
     "told the limit": (0, 1.06),
+    "told twice the limit": (30, 1.1),
+    "told 10 times the limit": (45, 1.1),
     "60/min, burst 10, told 100 times": (60, 1.1),
     "60/min, burst 10, told 100 times, states the wait": (130, 1.3),
     "2/s, burst 10, a table states tokens": (20, 1.15),
@@ -85,13 +98,27 @@ BOUNDS = {
     "1 in flight": (20, 1.2),
     "5 in flight": (20, 1.1),
     "5 in flight, answers of any length": (20, 1.1),
+    "50 in flight": (50, 1.1),
+    "50, then 20 in flight": (90, 1.2),
     "10, then 4, then 10/s": (25, 1.3),
+    "halves at 120 s": (40, 1.1),
+    "doubles at 120 s": (40, 1.1),
+    "10/s, nothing from 60 to 80 s": (45, 1.1),
     "1/s, nothing twice for 20 s, then 5/s": (90, 1.15),
     "one worker, nothing for 5 minutes": (45, 1.7),
     "30 in a minute": (40, 1.4),
+    "100 in 15 s": (70, 1.2),
+    "60 in any minute": (65, 1.3),
+    "refusals count, 60/min, burst 10": (30, 1.2),
     "states the wait, 60/min, burst 10": (25, 1.1),
+    "states the wait, 30 in a minute": (15, 1.4),
+    "states 1 s, 6/min, burst 3": (30, 1.1),
+    "states a minute, 60/min, burst 10": (16, 1.3),
     "states a day, 30 in 15 s": (14, 1.5),
+    "5 % by chance": (200, 1.3),
     "30 % by chance, 400 requests": (260, 3.5),
+    "30 % by chance, 10/s": (2_300, 1.3),
+    "30 % by chance for a minute, 10/s": (1_500, 1.3),
     "told the limit, 1 requests/s, 10% by chance": (35, 2.5),
     "told the limit, 1 requests/s, 30% by chance": (100, 2.7),
     "told the limit, 60 requests/min, 10% by chance": (35, 2.7),
@@ -100,11 +127,8 @@ BOUNDS = {
 }
 """The most refusals, and the longest time as a multiple of the ideal."""
 
-IN_CORE = {
-    "60/min, burst 1", "60/min, burst 10", "60/min, burst 60", "6/min, burst 1", "no limit, 50 requests", "1 in flight", "5 in flight",
-    "5 in flight, answers of any length", "10, then 4, then 10/s", "30 in a minute", "states the wait, 60/min, burst 10", "states a day, 30 in 15 s",
-}  # fmt: skip
-"""Worlds of which `make test` runs the rate and the slots alone: core/test_unstated.py."""
+SHORT = [name for name in BOUNDS if WORLDS[name].requests <= 500]
+"""The worlds of `make test`."""
 
 
 def is_broken(name, seed):
@@ -113,10 +137,12 @@ def is_broken(name, seed):
     return bool(outcome.unserved) or outcome.refused > refused or outcome.times > times, str(outcome)
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(20)
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=WORLD), pytest.param(3, marks=WORLD)])
-@pytest.mark.parametrize("name", some([*BOUNDS], *(BOUNDS.keys() - IN_CORE)))
-def test_the_limit_is_found(name, seed):
+@pytest.mark.parametrize("name", some([*BOUNDS], *SHORT))
+def test_the_limit_is_found(name, seed, monkeypatch):
+    if WORLDS[name].group != SHEDDING:
+        monkeypatch.setattr(MeasuredRate, "_accept", lambda *_: pytest.fail("a limit was taken for chance"))
     broken, said = is_broken(name, seed)
     assert not broken, said
 
@@ -131,6 +157,14 @@ def test_chance_is_found_although_a_stated_limit_lets_no_attempts_go_at_once(see
 def test_a_ceiling_that_falls_step_by_step_by_chance_is_doubted(seed):
     broken, said = is_broken("told the limit, 1 requests/s, 10% by chance", seed)
     assert not broken, said
+
+
+@pytest.mark.sample(5)
+@pytest.mark.parametrize("seed", range(80, 100))
+def test_every_request_is_served_in_drawn_worlds(seed):
+    outcome = run(drawn(seed))
+    assert outcome.unserved == 0
+    assert outcome.world.group == SHEDDING or outcome.refused <= 100 + outcome.world.requests
 
 
 @pytest.mark.soak
