@@ -84,22 +84,18 @@ class Corrections:
 
         A quota whose period was learned matches every period, because the answers state a wrong one.
         """
-        found = self._counted(unit, period_s)
+        found = self.counted(unit, period_s)
         if not found:
             found = [i for i, one in self.trackers.items() if one.stated_period_s and self.entries[i].unit == unit]
         return found[0] if len(found) == 1 else None
 
     def is_new(self, unit: str, period_s: float | None) -> bool:
         """Whether a quota that an answer names is to be added."""
-        split = unit == TOKENS and self._counted(INPUT_TOKENS, period_s)  # input and output are counted separately
+        split = unit == TOKENS and self.counted(INPUT_TOKENS, period_s)  # input and output are counted separately
         named = re.fullmatch(r"[a-z_][a-z0-9_]{0,40}", unit) is not None
-        return named and not split and not self._counted(unit, period_s) and len(self.entries) < QUOTAS_MAX
+        return named and not split and not self.counted(unit, period_s) and len(self.entries) < QUOTAS_MAX
 
-    def counts(self, unit: str) -> bool:
-        """Whether a quota on ``unit`` that a provider counts is known."""
-        return bool(self._counted(unit))
-
-    def _counted(self, unit: str | None, period_s: float | None = None) -> list[int]:
+    def counted(self, unit: str | None, period_s: float | None = None) -> list[int]:
         """The quotas on ``unit`` that a provider counts; with a period, those that have it."""
         return [
             i for i, entry in enumerate(self.entries)

@@ -166,7 +166,7 @@ class Readings:
         """
         if reading.period_s is None or reading.basis is Basis.STATED:
             return True
-        if reading.basis is Basis.ASSUMED or not self._corrections.counts(reading.unit):
+        if reading.basis is Basis.ASSUMED or not self._corrections.counted(reading.unit):
             return reading.basis is Basis.PROVED
         refill = self._inferred.setdefault(reading.unit, Refill())
         return refill.learn_bucket_period(reading) == reading.period_s

@@ -56,9 +56,10 @@ class FoundMeter(Meter, Generic[T]):
         Refusals in spite of it are evidence.
         """
 
-    @abstractmethod
     def explained(self, now_ns: int, reservation: Reservation) -> None:
         """The attempt was refused for another reason than this limit."""
+        if self.index < len(reservation.marks):
+            self.unsent(now_ns, reservation.marks[self.index], 0.0)
 
     @property
     def told(self) -> float:
@@ -251,7 +252,3 @@ class InFlightMeter(FoundMeter[InFlightNote]):
         note = self.notes.pop(reservation.marks[self.index])
         self.in_time.refused(note)
         self.bound.flight.lost(now_ns, note)
-
-    def explained(self, now_ns: int, reservation: Reservation) -> None:
-        if (note := self.take(reservation)) is not None:
-            self.bound.flight.lost(now_ns, note)
