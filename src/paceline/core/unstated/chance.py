@@ -55,10 +55,8 @@ such times."""
 SHARE = 0.55
 """Of :class:`Shedding`, as all that follow: full servers may refuse for a rate if ``SHARE_MAX`` of the attempts are
 refused rather than ``SHARE``, by a likelihood ratio of ``e ** ALARM``: 30 in a row, or three of four in a hundred.
-Servers that refuse half of the attempts by chance do not look so."""
-
-LEAST_N = 4
-"""The rate is known when so many attempts were admitted, in a second at least, and then as many again."""
+Servers that refuse half of the attempts by chance do not look so. The rate is known when half of ``EVIDENCE_N``
+attempts were admitted, in a second at least, and then as many again."""
 
 LASTS_NS = 600 * NS
 """How long the answer holds: a rate goes on, and an outage ends. Each further one holds twice as long."""
@@ -194,7 +192,7 @@ class Shedding:
             self.since_ns, self.admitted, self.found = now_ns, admitted, 0.0
         self.admitted = min(self.admitted, admitted)  # refusals come in any order
         since_ns, since = now_ns - self.since_ns, admitted - self.admitted
-        if since_ns < NS or since < LEAST_N:
+        if since_ns < NS or since < EVIDENCE_N / 2:
             return 0.0
         before, self.found = self.found, since / since_ns * NS
         self.since_ns, self.admitted = now_ns, admitted

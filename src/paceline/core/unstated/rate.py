@@ -49,9 +49,9 @@ STRIKES = 3
 """So many refusals show what one or two may show by accident: that nothing is admitted, if all attempts since the rate
 changed were refused, or that the number in flight is the reason."""
 
-WAIT_S, WAIT_N = 15.0, 3
-"""The longest wait while nothing is admitted, in seconds or in attempts at the known rate, whichever is longer. The end
-of the blocked time is found that late."""
+WAIT_S = 15.0
+"""The longest wait while nothing is admitted, or the time of ``STRIKES`` attempts at the known rate, if that is longer.
+The end of the blocked time is found that late."""
 
 STATED_MAX_S = 60.0
 """In a longer stated wait a probe goes after 15 s, and then each after twice the time. A day that is true costs 14
@@ -558,7 +558,7 @@ class MeasuredRate:
         wait_s = max((note.sent_ns - self.empty.at_ns) / NS, self.tally.mean / self.rate, VERDICT_MIN_NS / NS)
         wait_s /= 1 - BELOW  # as at the beginning of a cycle, so that a bucket refills
         known = max(self.cycle.top, self.common.rate)
-        longest_s = max(WAIT_S, WAIT_N * self.tally.mean / known) if known else STATED_MAX_S
+        longest_s = max(WAIT_S, STRIKES * self.tally.mean / known) if known else STATED_MAX_S
         self._block(now_ns, min(wait_s, longest_s))
 
     def _measure(self, now_ns: int, note: RateNote, admitted: float) -> None:
