@@ -43,6 +43,12 @@ FURTHER = [
         "40k tokens/min, told 4M", "told", "6000 requests/min,40k tokens/min", 300, latency_s=1.0, words=(20, 200),
         told="6000 requests/min,4M tokens/min", settings={"dialect": "openai", "body_numbers": False},
     ),
+    World(
+        "40k tokens/min, told 4M, and no unit is named", "told", "6000 requests/min,40k tokens/min", 300, latency_s=1.0, words=(20, 200),
+        told="6000 requests/min,4M tokens/min",
+    ),
+    World("500 in a minute, told 10 times", "told", "500 requests/min window", 1_500, 100, 1.0, "5000 requests/min"),
+    World("500 in any minute, told 10 times", "told", "500 requests/min sliding", 1_500, 100, 1.0, "5000 requests/min"),
     World("30 % by chance, 400 requests", SHEDDING, "1m requests/s", 400, settings={"faults": {"429": 0.3}}),
     *(
         World(
@@ -95,6 +101,9 @@ BOUNDS = {
     "5 in flight, told a rate": (60, 1.3),
     "5, then 40 in flight": (30, 1.45),
     "40k tokens/min, told 4M": (40, 1.6),
+    "40k tokens/min, told 4M, and no unit is named": (20, 1.6),
+    "500 in a minute, told 10 times": (45, 2.3),
+    "500 in any minute, told 10 times": (45, 2.3),
     "1 in flight": (20, 1.2),
     "5 in flight": (20, 1.1),
     "5 in flight, answers of any length": (20, 1.1),
