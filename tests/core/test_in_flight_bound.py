@@ -114,7 +114,7 @@ def test_refused_attempts_were_not_in_flight(bound):
 
 def test_an_attempt_that_was_not_sent_was_not_in_flight(bound):
     notes = [bound.sent(T0 + i) for i in range(3)]
-    bound.flight.lost(T0 + 2, notes[1])
+    bound.flight.lost(notes[1])
     assert (bound.flight.in_flight, notes[2].most, notes[2].least) == (2, 1, 1)
     bound.sent(T0 + 10 * NS)
     assert bound.admitted.count == 2
@@ -286,7 +286,7 @@ def test_what_is_in_flight_is_counted_whatever_happens(steps):
             if what == "a":
                 bound.ended(now_ns, note, answered=True)
             elif what == "u":
-                bound.flight.lost(now_ns, note)
+                bound.flight.lost(note)
             elif not bound.refused(now_ns, note):
                 bound.add_witness(note)
         assert bound.flight.in_flight == len(open_notes)

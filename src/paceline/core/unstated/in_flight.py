@@ -44,16 +44,14 @@ class InFlightNote:
         least: How many others were in flight, at least.
         is_known: Whether it is known if it was admitted.
         answered_count: How many attempts had been answered when it was sent.
-        in_flight_ns: How long all attempts had been in flight by then, in sum.
         is_behind: Whether the server may have been at work on attempts that had timed out.
     """
 
-    __slots__ = ("answered_count", "in_flight_ns", "is_behind", "is_known", "least", "most", "number", "sent_ns")
+    __slots__ = ("answered_count", "is_behind", "is_known", "least", "most", "number", "sent_ns")
 
-    def __init__(self, number: int, sent_ns: int, others: int, answered_count: int, in_flight_ns: int) -> None:
-        self.number, self.sent_ns = number, sent_ns
+    def __init__(self, number: int, sent_ns: int, others: int, answered_count: int) -> None:
+        self.number, self.sent_ns, self.answered_count = number, sent_ns, answered_count
         self.most = self.least = others
-        self.answered_count, self.in_flight_ns = answered_count, in_flight_ns
         self.is_known = self.is_behind = False
 
 
@@ -64,8 +62,6 @@ class Flight:
         count: How many attempts there were.
         answered_count: How many of them were answered.
         in_flight: How many are in flight.
-        in_flight_ns: The sum of the times that all attempts have been in flight, up to ``as_of_ns``.
-        as_of_ns: When the number in flight changed last.
         pending: The attempts since the oldest one that is neither refused nor admitted: of 2 s at most.
         refusal_delay: After which time an attempt is admitted.
         lasts_ns: How long an attempt is in flight until its answer, on average of about the last ``RECENT_N``; 0 before
@@ -73,24 +69,24 @@ class Flight:
     """
 
     def __init__(self) -> None:
-        self.count = self.answered_count = self.in_flight = self.in_flight_ns = self.as_of_ns = self.lasts_ns = 0
+        self.count = self.answered_count = self.in_flight = self.lasts_ns = 0
         self.pending: deque[InFlightNote] = deque()
         self.refusal_delay = RefusalDelay()
 
     def sent(self, now_ns: int) -> InFlightNote:
         """Count an attempt that is sent now."""
-        self._change(now_ns, 1)
         self.count += 1
-        note = InFlightNote(self.count, now_ns, self.in_flight - 1, self.answered_count, self.in_flight_ns)
+        note = InFlightNote(self.count, now_ns, self.in_flight, self.answered_count)
+        self.in_flight += 1
         self.pending.append(note)
         return note
 
-    def lost(self, now_ns: int, note: InFlightNote) -> None:
+    def lost(self, note: InFlightNote) -> None:
         """Take back an attempt: it was not sent after all, or was refused.
 
         So the later ones had one less in flight, too.
         """
-        self._change(now_ns, -1)
+        self.in_flight -= 1
         note.is_known = True
         for other in reversed(self.pending):
             if other.number <= note.number:
@@ -100,7 +96,7 @@ class Flight:
 
     def ended(self, now_ns: int, *, answered: bool) -> None:
         """Count the end of an admitted attempt: its answer, or its time-out."""
-        self._change(now_ns, -1)
+        self.in_flight -= 1
         self.answered_count += answered
         for other in reversed(self.pending):
             if now_ns - other.sent_ns >= self.refusal_delay.slowest_ns:  # the way there and back
@@ -125,14 +121,6 @@ class Flight:
         late_ns = now_ns - self.refusal_delay.verdict_ns
         while self.pending and (self.pending[0].is_known or self.pending[0].sent_ns < late_ns):
             yield self.pending.popleft()
-
-    def since_ns(self, now_ns: int, note: InFlightNote) -> int:
-        """How long all attempts have been in flight since one was sent, in sum."""
-        return self.in_flight_ns + self.in_flight * (now_ns - self.as_of_ns) - note.in_flight_ns
-
-    def _change(self, now_ns: int, by: int) -> None:
-        self.in_flight_ns += self.in_flight * (now_ns - self.as_of_ns)
-        self.as_of_ns, self.in_flight = now_ns, self.in_flight + by
 
 
 class Admitted:
@@ -217,7 +205,7 @@ class InFlightBound:
     def lost(self, now_ns: int, note: InFlightNote) -> None:
         """Count a refusal that says nothing about the number in flight."""
         self._judge(now_ns)
-        self.flight.lost(now_ns, note)
+        self.flight.lost(note)
         self.flight.refusal_delay.add(now_ns - note.sent_ns)
 
     def explains(self, note: InFlightNote) -> bool:

@@ -49,7 +49,7 @@ class TimeOuts:
         self.weight, self.first, self.until_ns, self.lasts_ns = 0.0, 0, 0, LASTS_NS
 
     def add(self, answered: int, in_flight: float) -> bool:
-        """Count one, with the mean number in flight in its time; whether there is enough of them."""
+        """Count one, with the mean number in flight at its beginning and its end; whether there is enough of them."""
         self.first = self.first if self.weight else answered
         self.weight = max(self.weight + 1 - sqrt(LESS) * answered / in_flight, 0.0)
         return self.weight >= STRIKES
@@ -139,8 +139,7 @@ class InTimeBound:
             # If the last answer was quick, the server is down, or this request is a long one.
             if not note.most or self.last_ns < took_ns // LESS or now_ns < self.time_outs.until_ns:
                 return False
-            # It was in flight itself, also where the clock has not moved on.
-            if not self.time_outs.add(answered, max(self._flight.since_ns(now_ns, note) / took_ns, 1.0)):
+            if not self.time_outs.add(answered, 1 + (note.most + self._flight.in_flight) / 2):
                 return self.time_outs.weight > 0
             self._begin(self.time_outs.first / took_ns, self.time_outs.first / LESS, note.most)
         elif not self.timed_out_ns and answered / LESS < self.usual:  # so far only a full queue has shown it

@@ -215,7 +215,7 @@ class InFlightMeter(FoundMeter[InFlightNote]):
 
     def unsent(self, now_ns: int, mark: int, charged: float) -> None:  # noqa: ARG002
         if (note := self.notes.pop(mark, None)) is not None:
-            self.bound.flight.lost(now_ns, note)
+            self.bound.flight.lost(note)
 
     def answered(self, now_ns: int, mark: int, cost: float) -> None:  # noqa: ARG002
         if (note := self.notes.pop(mark, None)) is not None:
@@ -247,8 +247,8 @@ class InFlightMeter(FoundMeter[InFlightNote]):
         note = self.take(reservation)
         return note is not None and self.bound.refused_by_full(now_ns, note)
 
-    def refused_by_queue(self, now_ns: int, reservation: Reservation) -> None:
+    def refused_by_queue(self, reservation: Reservation) -> None:
         """Count a refusal because the queue of the server is full; see :meth:`fills_queue`."""
         note = self.notes.pop(reservation.marks[self.index])
         self.in_time.refused(note)
-        self.bound.flight.lost(now_ns, note)
+        self.bound.flight.lost(note)

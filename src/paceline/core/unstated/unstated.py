@@ -165,7 +165,7 @@ class Unstated:
         in_flight = self._in_flight
         assert in_flight is not None
         if in_flight.fills_queue(reservation, refusal):
-            in_flight.refused_by_queue(now_ns, reservation)
+            in_flight.refused_by_queue(reservation)
         elif self.shedding.is_rate or not in_flight.refused_by_full(now_ns, reservation):
             self._shed(now_ns, reservation, refusal, in_flight.bound)
         self.explained(now_ns, reservation)
