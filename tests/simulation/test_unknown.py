@@ -3,7 +3,6 @@
 The speed is that of the binding quota after the first two periods, as a share of its true rate.
 """
 
-import heapq
 import math
 import random
 
@@ -11,16 +10,10 @@ import pytest
 from tests.simulation.fleet import BLIND, UNKNOWN, Fleet
 
 from grids import WORLD, sampled, some
-from paceline.core.local import LocalCapacity
-from paceline.core.pool import Pool
-from paceline.core.queue import Waiter
-from paceline.core.quota import NS, parse_quotas
-from paceline.core.results import Refusal, RefusalKind, Reservation, Source, SourceKind
 from paceline.emulator.world import Refused
 from paceline.pacing.breaker import BreakerPolicy
 from paceline.pacing.retry import RetryPolicy
 
-START = 1_700_000_003 * NS
 BODY_ONLY = {"headers": False}
 FREE, PAID = "10 requests/min,250k tokens/min,20 requests/day", "150 requests/min,1M tokens/min,10k requests/day"
 TRUE = "500 requests/min,400k tokens/min"
@@ -137,36 +130,17 @@ def test_slots_that_fell_for_some_seconds_or_that_refusals_have_named_are_used(t
     assert len(admitted) / (admitted[-1] - 160) >= 0.9 * 20 / 2.05
 
 
-def served_by(parallel, jobs, seconds=1.0):
-    """Send ``jobs`` to a server that works on ``parallel`` requests at a time, and refuses the others.
-
-    Returns:
-        The pool, the number of refusals, and the seconds until all are done.
-    """
-    quotas = parse_quotas("8 concurrency")
-    pool = Pool("p/m", LocalCapacity.of(quotas, START, learns=True, sources=[Source(SourceKind.PUBLISHED)]))
-    free_ns, events, refused, now_ns, todo = [START] * parallel, [], 0, START, jobs
-    while todo or events:
-        while todo and isinstance(outcome := pool.try_grant(now_ns, Waiter({})), Reservation):
-            soonest = min(range(parallel), key=free_ns.__getitem__)
-            if free_ns[soonest] > now_ns:
-                refused += 1
-                pool.refuse(now_ns, outcome, Refusal(RefusalKind.RATE), 0.0)
-                break
-            todo -= 1
-            free_ns[soonest] = now_ns + round(seconds * NS)
-            heapq.heappush(events, (free_ns[soonest], todo, outcome))
-        now_ns, _, done = heapq.heappop(events)
-        pool.settle(now_ns, done, {"requests": 1})
-    return pool, refused, (now_ns - START) / NS
-
-
 @pytest.mark.parametrize("parallel", some([2, 8, 20], 8))
 def test_refusals_lower_published_slots(parallel):
-    pool, refused, seconds = served_by(parallel, 6_000)
-    assert pool.ledger.entries[0].meter.quota.amount <= parallel + 1
-    assert refused <= 60
-    assert seconds <= 1.35 * 6_000 / parallel
+    fleet = Fleet(
+        "8 concurrency", {"limits": {"m": f"{parallel} concurrency"}, "latency_s": 1.0, **BLIND}, source="published", jobs=1_500, workers=40,
+        output=0,
+    )  # fmt: skip
+    report = fleet.run(7_200)
+    assert report.lost == 0
+    assert fleet.pool.ledger.entries[0].meter.quota.amount <= parallel + 1
+    assert len(report.refused) <= 25
+    assert fleet.admitted[-1][0] <= 1.5 * 1_500 / parallel
 
 
 WIDE = "100k requests/min"
