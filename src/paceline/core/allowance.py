@@ -26,6 +26,10 @@ TEST_MAX_S: Final = 3_600.0
 """The longest time between two tests: a week of refusals is at most 175. At most an eighth of the wait, or 10 minutes,
 of a shorter one: an early opening costs little of what it gives."""
 
+OPENS_NS: Final = round(LONG_WAIT_S * NS)
+"""How long the others wait for the answer of one that goes after an allowance has ended: as long as for the first test
+of its end."""
+
 SAME_END_NS: Final = 5 * NS
 """Two stated ends are one where they differ by so little, or by a hundredth of the wait: waits are rounded, and take
 their way."""
@@ -144,9 +148,9 @@ class Allowance:
         is_another = self.covers(refusal) and (asked_s > LONG_WAIT_S or 0 < asked_s < self._asked_s)
         return sent_ns < self._ends_ns or not self._ends_ns or is_another
 
-    def is_long(self, until_ns: int) -> bool:
-        """Whether it opens gently at ``until_ns``: it is a window, or was shut for so long that many may wait."""
-        return self.window is not None or until_ns - self.began_ns >= round(LONG_WAIT_S * NS)
+    def opens_ns(self, until_ns: int) -> int:
+        """:data:`OPENS_NS` if many may wait for ``until_ns``, when it opens: a window, or shut for a minute; else 0."""
+        return OPENS_NS if self.window is not None or until_ns - self.began_ns >= OPENS_NS else 0
 
     def test_s(self, now_ns: int, sent_ns: int, refusal: Refusal) -> float:
         """How long after a refusal the stated wait is tested."""

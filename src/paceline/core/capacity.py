@@ -141,14 +141,7 @@ class Capacity(Protocol):
         """Close ``reservation`` and give back its charge: its request was never sent."""
 
     def refuse(
-        self,
-        now_ns: int,
-        reservation: Reservation,
-        refusal: Refusal,
-        pause_ns: int,
-        *,
-        teaches: bool = True,
-        gently: bool = False,
+        self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int, opens_ns: int | None = None
     ) -> bool:
         """Close ``reservation``, keep its charge, pause, and learn; whether quotas have changed.
 
@@ -157,8 +150,9 @@ class Capacity(Protocol):
             reservation: The attempt.
             refusal: Its refusal.
             pause_ns: How long the pool pauses; 0: not at all.
-            teaches: Whether the quotas learn from it; not of one about an allowance.
-            gently: Whether the pause opens gently, where this process keeps the quotas alone.
+            opens_ns: Of one about an allowance, from which the quotas learn nothing: how long the others wait for an
+                answer as the pause opens, where this process keeps the quotas alone; 0: the pause has one probe.
+                ``None``: it is about none.
         """
 
     def paces(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> bool:

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, Self
+from typing import Any, Self
 
-from paceline.core.allowance import LONG_WAIT_S
 from paceline.core.capacity import Learns
 from paceline.core.learning.learning import Learning
 from paceline.core.ledger import Ledger
 from paceline.core.queue import Waiter
-from paceline.core.quota import FAR_NS, NS, Cost, Quota
+from paceline.core.quota import FAR_NS, Cost, Quota
 from paceline.core.results import COOL_DOWN, QUEUE, Decision, Reading, Refusal, Reservation, WaitUntil
-
-OPENS_NS: Final = round(LONG_WAIT_S * NS)
-"""How long the others wait for the answer of one that goes after an allowance has ended: as long as for the first test
-of its end."""
 
 
 class LocalCapacity:
@@ -108,14 +103,7 @@ class LocalCapacity:
         self.ledger.cancel(now_ns, reservation)
 
     def refuse(
-        self,
-        now_ns: int,
-        reservation: Reservation,
-        refusal: Refusal,
-        pause_ns: int,
-        *,
-        teaches: bool = True,
-        gently: bool = False,
+        self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int, opens_ns: int | None = None
     ) -> bool:
         # Closed before the learning, which counts the other attempts in flight.
         self.ledger.close(now_ns, reservation)
@@ -124,8 +112,8 @@ class LocalCapacity:
         # The charge stays: the provider had less left than the ledger, and a refund would buy the next refusal.
         self.ledger.keep(reservation)
         if pause_ns:
-            self.ledger.pause.begin(now_ns + pause_ns, opens_ns=OPENS_NS if gently else 0)
-        changed = self._learn(now_ns, reservation, refusal, pause_ns, teaches=teaches)
+            self.ledger.pause.begin(now_ns + pause_ns, opens_ns=opens_ns or 0)
+        changed = self._learn(now_ns, reservation, refusal, pause_ns, teaches=opens_ns is None)
         # An exact quota gets its place back, because the provider says when there is room again.
         if refusal.retry_after_s is not None:
             for index, _ in self.ledger.entries.exact:

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from math import inf
 from typing import Final, Literal, NamedTuple
 
-from paceline.core.allowance import Allowance
+from paceline.core.allowance import OPENS_NS, Allowance
 from paceline.core.checked import check, suggesting
 from paceline.core.ledger import Ledger
-from paceline.core.local import OPENS_NS, LocalCapacity
+from paceline.core.local import LocalCapacity
 from paceline.core.pause import OPEN
 from paceline.core.queue import LaneSpec, Waiter
 from paceline.core.quota import DAY_S, NS

@@ -463,8 +463,8 @@ class Pool:
         of_allowance = refusal.kind.about_rate and self.progress.allowance.covers(refusal)
         self.progress.refuse(now_ns, reservation.granted_ns, refusal, self._in_flight_ns(reservation))
         pause_ns = round(max(pause_s, 0.0) * NS)
-        gently = of_allowance and self.progress.allowance.is_long(now_ns + pause_ns)
-        if self.capacity.refuse(now_ns, reservation, refusal, pause_ns, teaches=not of_allowance, gently=gently):
+        opens_ns = self.progress.allowance.opens_ns(now_ns + pause_ns) if of_allowance else None
+        if self.capacity.refuse(now_ns, reservation, refusal, pause_ns, opens_ns):
             self.recount()
         # The message is left out: it may quote the request, and the reason is shown to others than its sender.
         code = f" ({refusal.code})" if refusal.code else ""

@@ -149,17 +149,10 @@ class SharedCapacity(StoreSide):
         self._take_off(now_ns, reservation)
 
     def refuse(
-        self,
-        now_ns: int,
-        reservation: Reservation,
-        refusal: Refusal,
-        pause_ns: int,
-        *,
-        teaches: bool = True,
-        gently: bool = False,
+        self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int, opens_ns: int | None = None
     ) -> bool:
         """What it teaches is learned after the next reply; of full servers this process learns alone, and at once."""
-        learning = self.learning if teaches else None
+        learning = self.learning if opens_ns is None else None
         another = learning is not None and learning.refusals.is_of_another(now_ns, reservation, refusal)
         local = self._close(now_ns, reservation)
         if another:
@@ -173,7 +166,7 @@ class SharedCapacity(StoreSide):
         else:
             self.unstated.explained(now_ns, reservation)
         if local is not None:
-            return local.refuse(now_ns, reservation, refusal, pause_ns, teaches=teaches, gently=gently)
+            return local.refuse(now_ns, reservation, refusal, pause_ns, opens_ns)
         ours = refusal.kind.about_rate
         amounts = reservation.amounts if ours and not another else [0.0] * len(reservation.amounts)
         self.outbox.add(now_ns, Refused(amounts, pause_ns), at_once=True)  # the pause is for all processes

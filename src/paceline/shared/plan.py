@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
+from paceline.core.allowance import OPENS_NS
 from paceline.core.capacity import PENDING, Resolution
 from paceline.core.ledger import Ledger
-from paceline.core.local import OPENS_NS
 from paceline.core.pause import CLOSED, PausePhase
 from paceline.core.plan import THERE_NS, Plan, PlanCapacity
 from paceline.core.queue import LaneSpec, Queue, Waiter
@@ -141,9 +141,11 @@ class SharedPlan(StoreSide, PlanCapacity):  # type: ignore[override]  # attribut
         super().cancel(now_ns, reservation)
         self._ended(now_ns, reservation, answered=False)
 
-    def refuse(self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int, **options: bool) -> bool:
+    def refuse(
+        self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int, opens_ns: int | None = None
+    ) -> bool:
         """See :meth:`Capacity.refuse <paceline.core.capacity.Capacity.refuse>`; all processes pause."""
-        changed = super().refuse(now_ns, reservation, refusal, pause_ns, **options)
+        changed = super().refuse(now_ns, reservation, refusal, pause_ns, opens_ns)
         self._goes = self._probes = False
         if reservation is self._probe:
             self._probe = None
