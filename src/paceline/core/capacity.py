@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from paceline.core.ledger import Ledger
+from paceline.core.pause import Pause
 from paceline.core.queue import Waiter
 from paceline.core.quota import FAR_NS, Cost
 from paceline.core.results import COOL_DOWN, Decision, Reading, Refusal, Reservation, StoreLost, WaitUntil
@@ -64,12 +65,15 @@ class Learner(Protocol):
     def stalled(self, now_ns: int, until_ns: int, amounts: list[float]) -> None:
         """Take into account that a request with ``amounts`` waits until an instant."""
 
+    def paces(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> bool:
+        """Whether a measured rate decides when the next attempt goes after a refusal, so that no pause is needed."""
+
     def retracted(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> None:
         """Take a refusal that is about its request alone, and take back the earlier ones of that request."""
 
 
 class Capacity(Protocol):
-    """The quotas of a pool. No method does IO.
+    """The quotas of a pool. No method does IO. What a method does here is right for both kinds.
 
     Attributes:
         ledger: The quotas as known to this process. A pool reads it, and closes in it what is lost; it charges nothing
@@ -78,15 +82,13 @@ class Capacity(Protocol):
         behind: What a request waits for when neither a quota nor a pause binds: ``queue`` or ``store``.
         exchange_ns: When an exchange with the store is due; ``FAR_NS``: not before the next event.
         exchange_due: Whether ``exchange_ns`` became earlier since it was last read.
-        pause_reason: Why the pool pauses; of the last pause, if it does not.
+        pause_reason: Why the pool pauses, by its longest pause; of the last pause, if it does not.
         settled: Whether the ledger has the true cost of all attempts that have ended.
     """
 
+    ledger: Ledger
     behind: str
     exchange_due: bool
-
-    @property
-    def ledger(self) -> Ledger: ...
 
     @property
     def learning(self) -> Learner | None: ...
@@ -95,10 +97,17 @@ class Capacity(Protocol):
     def exchange_ns(self) -> int: ...
 
     @property
-    def pause_reason(self) -> str: ...
+    def settled(self) -> bool: ...
 
     @property
-    def settled(self) -> bool: ...
+    def _own_pause(self) -> Pause[Reservation]:
+        """The pause of this process: where it keeps the quotas alone, the only one."""
+        return self.ledger.pause
+
+    @property
+    def pause_reason(self) -> str:
+        of_all, own = self.ledger.pause, self._own_pause
+        return own.reason if own.until_ns >= of_all.until_ns else of_all.reason
 
     def reserve(self, now_ns: int, waiter: Waiter) -> Decision:
         """Charge every quota for ``waiter``, or none; :data:`PENDING` when the store decides."""
@@ -109,11 +118,12 @@ class Capacity(Protocol):
         See :meth:`Ledger.earliest <paceline.core.ledger.Ledger.earliest>`.
         """
 
-    def closed(self, now_ns: int, waiter: Waiter) -> WaitUntil | None:
+    def closed(self, now_ns: int, waiter: Waiter) -> WaitUntil | None:  # noqa: ARG002
         """Until when a pause or a quota of requests holds ``waiter`` back, however many tokens it takes.
 
-        ``None``: neither does.
+        ``None``: neither does, or the store decides.
         """
+        return None
 
     def is_current(self, now_ns: int) -> bool:
         """Whether the ledger is recent enough to refuse a request because of it."""
@@ -155,20 +165,19 @@ class Capacity(Protocol):
                 ``None``: it is about none.
         """
 
-    def paces(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> bool:
-        """Whether a measured rate decides when the next attempt goes after a refusal, so that no pause is needed."""
-
     def observe(self, now_ns: int, readings: Sequence[Reading], reservation: Reservation) -> bool:
         """Learn from the headers of the answer to ``reservation``; whether quotas have changed."""
 
     def pause(self, until_ns: int, reason: str = COOL_DOWN) -> None:
         """Begin a :class:`~paceline.core.pause.Pause` until ``until_ns``, for ``reason``.
 
-        Where there is a store, it is a pause of this process.
+        Where there is a store, it is a pause of this process: the failure may be in its own network.
         """
+        self._own_pause.begin(until_ns, reason)
 
     def lift(self, now_ns: int, until_ns: int) -> None:
         """End the pause until ``until_ns``, if it is the one in force."""
+        self._own_pause.lift(now_ns, until_ns)
 
     def arrive(self, now_ns: int) -> None:
         """Count the attempts in flight as sent now, because the network has held them.
@@ -177,7 +186,8 @@ class Capacity(Protocol):
         """
 
     def cool_down_ns(self, now_ns: int) -> int:
-        """How much longer the pause lasts; 0 or less for none."""
+        """How much longer the pause lasts, of this process or of all; 0 or less for none."""
+        return max(self.ledger.pause.until_ns, self._own_pause.until_ns) - now_ns
 
     def wake_ns(self, now_ns: int, head: Waiter, until: WaitUntil | None = None) -> int | None:
         """When ``head``, the first waiter, may go; ``None``: not before the next event.
@@ -185,5 +195,6 @@ class Capacity(Protocol):
         ``until``: what :meth:`reserve` has just decided about it, if it has.
         """
 
-    def status(self, now_ns: int) -> dict[str, Any]:
+    def status(self, now_ns: int) -> dict[str, Any]:  # noqa: ARG002
         """Further fields for the status of the pool, as JSON values."""
+        return {}

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
-from paceline.core.capacity import Learns
+from paceline.core.capacity import Capacity, Learns
 from paceline.core.learning.learning import Learning
 from paceline.core.ledger import Ledger
 from paceline.core.queue import Waiter
 from paceline.core.quota import FAR_NS, Cost, Quota
-from paceline.core.results import COOL_DOWN, QUEUE, Decision, Reading, Refusal, Reservation, WaitUntil
+from paceline.core.results import QUEUE, Decision, Reading, Refusal, Reservation, WaitUntil
 
 
-class LocalCapacity:
+class LocalCapacity(Capacity):
     """Quotas that this process keeps alone.
 
     Args:
@@ -26,10 +26,12 @@ class LocalCapacity:
     exchange_ns = FAR_NS
     exchange_due = False
     settled = True
+    learning: Learning | None = None
 
     def __init__(self, ledger: Ledger, *, learns: Learns = False, adapts: bool = False) -> None:
         self.ledger = ledger
-        self.learning = Learning(ledger, raises=learns == "up", adapts=adapts) if learns else None
+        if learns:
+            self.learning = Learning(ledger, raises=learns == "up", adapts=adapts)
 
     @classmethod
     def of(
@@ -128,32 +130,13 @@ class LocalCapacity:
             return False
         return self.learning.refusals.refused(now_ns, reservation, refusal, pause_ns)
 
-    def paces(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> bool:
-        return self.learning is not None and self.learning.paces(now_ns, reservation, refusal)
-
     def observe(self, now_ns: int, readings: Iterable[Reading], reservation: Reservation) -> bool:
         return self.learning is not None and self.learning.readings.observe(now_ns, readings, reservation)
 
-    @property
-    def pause_reason(self) -> str:
-        return self.ledger.pause.reason
-
-    def pause(self, until_ns: int, reason: str = COOL_DOWN) -> None:
-        self.ledger.pause.begin(until_ns, reason)
-
-    def lift(self, now_ns: int, until_ns: int) -> None:
-        self.ledger.pause.lift(now_ns, until_ns)
-
     def arrive(self, now_ns: int) -> None:
         self._lower_to(now_ns, self.ledger.open_reservations)
-
-    def cool_down_ns(self, now_ns: int) -> int:
-        return self.ledger.pause.until_ns - now_ns
 
     def wake_ns(self, now_ns: int, head: Waiter, until: WaitUntil | None = None) -> int | None:
         at_ns = self.ledger.earliest(now_ns, head.amounts)[0] if until is None else until.at_ns
         # An attempt that is lost frees its slot, and no event tells of it.
         return min(at_ns, self.ledger.next_loss_ns)
-
-    def status(self, now_ns: int) -> dict[str, Any]:  # noqa: ARG002
-        return {}

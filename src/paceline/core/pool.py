@@ -486,7 +486,8 @@ class Pool:
         others_ns = self._in_flight_ns(reservation)
         reservation.alone = not (others_ns or self.queue.length)
         row = self.progress.row(now_ns, reservation.granted_ns, refusal, others_ns)
-        if row is None or row.is_allowance or not self.capacity.paces(now_ns, reservation, refusal):
+        learning = self.capacity.learning
+        if row is None or row.is_allowance or learning is None or not learning.paces(now_ns, reservation, refusal):
             return row
         return row._replace(is_paced=True)
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from paceline.core.capacity import PENDING
+from paceline.core.capacity import PENDING, Capacity
 from paceline.core.ledger import Ledger
 from paceline.core.local import LocalCapacity
-from paceline.core.pause import PausePhase
+from paceline.core.pause import Pause, PausePhase
 from paceline.core.queue import Waiter
 from paceline.core.quota import FAR_NS, NS, Cost
 from paceline.core.results import (
-    COOL_DOWN,
     STORE,
     STORE_LOST,
     Decision,
@@ -35,13 +34,17 @@ CURRENT_NS = NS // 4
 """An older reply turns no request away: another process may have given something back."""
 
 
-class SharedCapacity(StoreSide):
-    """Quotas that processes share; a :class:`~paceline.core.capacity.Capacity`."""
+class SharedCapacity(StoreSide, Capacity):
+    """Quotas that processes share."""
 
     behind = STORE
 
     @property
-    def ledger(self) -> Ledger:
+    def _own_pause(self) -> Pause[Reservation]:
+        return self._pause
+
+    @property
+    def ledger(self) -> Ledger:  # type: ignore[override]  # none sets it
         """The snapshot; while the store is lost, the ledger of the fallback."""
         return (self.fallback or self.snapshot).ledger
 
@@ -106,10 +109,6 @@ class SharedCapacity(StoreSide):
         """As :meth:`Ledger.earliest`, but not before the end of this process's own pause."""
         at_ns, binding = self.ledger.earliest(now_ns, amounts, ahead)
         return (at_ns, binding) if at_ns >= self._pause.until_ns else (self._pause.until_ns, -1)
-
-    def closed(self, now_ns: int, waiter: Waiter) -> WaitUntil | None:  # noqa: ARG002
-        """Nothing: the store decides."""
-        return None
 
     def is_current(self, now_ns: int) -> bool:
         """Whether the last reply is recent, or the store is lost."""
@@ -188,9 +187,6 @@ class SharedCapacity(StoreSide):
         news = Settled(amounts, lease.marks, actual, answered=False, probe=lease.probe)
         self.outbox.add(now_ns, news)
 
-    def paces(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> bool:
-        return self.learning is not None and self.learning.paces(now_ns, reservation, refusal)
-
     def observe(self, now_ns: int, readings: Iterable[Reading], reservation: Reservation) -> bool:
         """What it teaches is learned after the next reply."""
         if self.learning is not None:
@@ -215,26 +211,8 @@ class SharedCapacity(StoreSide):
             fallback.release(reservation)
         return None
 
-    @property
-    def pause_reason(self) -> str:
-        """The reason of the longest pause: the pause of all processes, or of this one."""
-        of_all, own = self.ledger.pause, self._pause
-        return own.reason if own.until_ns >= of_all.until_ns else of_all.reason
-
-    def pause(self, until_ns: int, reason: str = COOL_DOWN) -> None:
-        """Pause this process only: the failure may be in its own network."""
-        self._pause.begin(until_ns, reason)
-
-    def lift(self, now_ns: int, until_ns: int) -> None:
-        """End the pause until ``until_ns``, if it is the one in force."""
-        self._pause.lift(now_ns, until_ns)
-
     def arrive(self, now_ns: int) -> None:
         """Nothing: the leases of this process are charged already, and all processes share the store's quotas."""
-
-    def cool_down_ns(self, now_ns: int) -> int:
-        """The rest of the longest pause: the pause of all processes, or of this one."""
-        return max(self.ledger.pause.until_ns, self._pause.until_ns) - now_ns
 
     def wake_ns(self, now_ns: int, head: Waiter, until: WaitUntil | None = None) -> int | None:  # noqa: ARG002
         """When ``head`` may go by what this process measures, or while the store is lost; else ``None``: a reply decides."""

@@ -133,12 +133,15 @@ class Holdings:
         unstated: The limits that neither the user nor an answer states. This process measures its share of each.
     """
 
+    learning: Learning | None = None
+
     def __init__(self, ledger: Ledger, now_ns: int, *, lease_s: float | None, learns: Learns) -> None:
         self.snapshot = Snapshot(ledger, now_ns)
         self.fallback: Fallback | None = None
         self.leases = Leases(now_ns, lease_s)
         self.outbox = Outbox()
-        self.learning = Learning(ledger, self._learned, raises=learns == "up") if learns else None
+        if learns:
+            self.learning = Learning(ledger, self._learned, raises=learns == "up")
         self.unstated = Unstated(ledger, []) if self.learning is None else self.learning.unstated
 
     @property
