@@ -77,8 +77,6 @@ class Allowance:
         began_ns: When its first refusal came; 0: nothing is shut.
     """
 
-    __slots__ = ("_asked_s", "_ends_ns", "_false", "_is_true", "_longest_s", "_unnamed", "began_ns", "window")
-
     def __init__(self) -> None:
         self.began_ns = self._ends_ns = 0  # the end that the last refusal has stated; 0: none
         self.window: str | None = None

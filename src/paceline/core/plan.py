@@ -120,8 +120,6 @@ class Plan:
         person_ns: When a person's request was looked at last.
     """
 
-    __slots__ = ("_stop_at", "person_ns", "policy", "weighed", "windows")
-
     def __init__(self, policy: PlanPolicy) -> None:
         self.policy = policy
         self.windows: dict[str, Window] = {}

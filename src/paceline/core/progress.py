@@ -115,10 +115,6 @@ class Rows:
         number: How many refusals the present row has.
     """
 
-    __slots__ = (
-        "_after_ns", "_by_chance", "_last_ns", "_longest_ns", "_since_ns", "_slowest_ns", "_total", "number",
-    )  # fmt: skip
-
     def __init__(self, *, by_chance: bool) -> None:
         self._by_chance = by_chance
         self.number = 0  # as in a row
@@ -200,8 +196,6 @@ class Progress:
         capacity_rows: Its refusals for want of capacity.
         allowance: The long wait that those for its rate state.
     """
-
-    __slots__ = ("_refused", "admitted", "allowance", "capacity_rows", "rate_rows")
 
     def __init__(self) -> None:
         self.admitted = 0

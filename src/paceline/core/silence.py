@@ -41,8 +41,6 @@ class Silence:
         notices: What is to be logged.
     """
 
-    __slots__ = ("_answered_ns", "_capacity", "_told", "_watches", "check_ns", "notices", "since_ns", "usual_ns")
-
     def __init__(self, capacity: Capacity, *, watches: bool = True) -> None:
         self._capacity, self._watches = capacity, watches
         self._answered_ns = self.since_ns = self.usual_ns = 0

@@ -25,8 +25,6 @@ class Stop:
         ends_ns: The end that the provider has stated; 0: none. After it requests wait again, as after any pause.
     """
 
-    __slots__ = ("_began_ns", "_longest_ns", "ends_ns", "pause")
-
     def __init__(self) -> None:
         self.pause: Pause[int] = Pause()
         self.ends_ns = 0

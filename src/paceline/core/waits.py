@@ -30,8 +30,6 @@ class Waits:
             nanoseconds.
     """
 
-    __slots__ = ("lanes", "longest_ns", "total_ns")
-
     def __init__(self) -> None:
         self.total_ns = self.longest_ns = 0
         self.lanes: dict[str, list[int]] = {}

@@ -28,8 +28,6 @@ LOOK_S = 60.0
 class Losses:
     """The log of the losses of one store, or of one pool whose ledger alone cannot be used: one loss in ``TELL_NS`` at most."""
 
-    __slots__ = ("_is_told", "_name", "_next_ns", "_pools")
-
     def __init__(self, name: str) -> None:
         self._name, self._pools = name, set[str]()  # that are lost
         self._is_told, self._next_ns = False, 0  # whether the log tells of it, and when it may tell of the next loss

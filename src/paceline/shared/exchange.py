@@ -46,8 +46,6 @@ class Head:
         placed: Whether the store keeps a place for it.
     """
 
-    __slots__ = ("_asked", "_ungranted", "ask_ns", "placed", "queue")
-
     def __init__(self, queue: Queue) -> None:
         self.queue, self.ask_ns, self.placed = queue, 0, False
         self._asked: Waiter | None = None  # that was not granted; none, or the head is asked for at once

@@ -36,10 +36,6 @@ class Outbox:
         number: The number of the last message.
     """
 
-    __slots__ = (
-        "_due", "_lessons", "_news", "_settled", "_unconfirmed", "_untaught", "due_ns", "linger_ns", "number",
-    )  # fmt: skip
-
     def __init__(self) -> None:
         self.due_ns = FAR_NS
         self.linger_ns = LINGER_NS

@@ -124,8 +124,6 @@ class Leases:
         told: The lease that was :attr:`low` when the next one was asked for.
     """
 
-    __slots__ = ("_gone", "_lease_s", "_rate", "_since_ns", "_taken", "leases", "slack_ns", "told")
-
     def __init__(self, now_ns: int, lease_s: float | None) -> None:
         self.leases: list[Lease] = []
         self.slack_ns = 0

@@ -58,10 +58,6 @@ class Membership:
         try_ns: When to try the store again, while it is lost or refuses this process.
     """
 
-    __slots__ = (
-        "announced", "back_ns", "heard_ns", "mode", "peers", "random", "reason", "share", "state", "try_ns", "who",
-    )  # fmt: skip
-
     def __init__(self, now_ns: int, mode: OnStoreFailure, who: str) -> None:
         self.who, self.random = who, Random(who)
         self.mode = mode
