@@ -161,8 +161,10 @@ class Meter(ABC):
         return self.quota.amount - self.level(now_ns)
 
     def full_ns(self, now_ns: int) -> int | None:
-        """When it is full without further requests; ``None``: that is unknown."""
-        return self.earliest(now_ns, self.quota.amount)
+        """When it is full without further requests: as it restarts, if it does; ``None``: that is unknown."""
+        restart_ns = self.restart_ns(now_ns)
+        full_ns = self.earliest(now_ns, self.quota.amount) if restart_ns is None else restart_ns
+        return None if full_ns == FAR_NS else full_ns
 
     def restart_ns(self, now_ns: int) -> int | None:  # noqa: ARG002
         """When its present window ends; ``None``: it has none."""
@@ -841,9 +843,6 @@ class Restarting(Spread):
         self.roll(now_ns)
         return self.counted
 
-    def full_ns(self, now_ns: int) -> int | None:
-        return self.restart_ns(now_ns)
-
     def restart_ns(self, now_ns: int) -> int | None:
         self.roll(now_ns)
         return self.stop_ns
@@ -1035,9 +1034,6 @@ class Window(Meter):
     def lack(self, now_ns: int) -> float:  # noqa: ARG002
         return self.used
 
-    def full_ns(self, now_ns: int) -> int | None:  # noqa: ARG002
-        return self.stop_ns
-
     def restart_ns(self, now_ns: int) -> int | None:
         self.roll(now_ns)
         return self.stop_ns
@@ -1070,9 +1066,6 @@ class Slots(Meter):
 
     def level(self, now_ns: int) -> float:  # noqa: ARG002
         return self.quota.amount - self.used
-
-    def full_ns(self, now_ns: int) -> int | None:  # noqa: ARG002
-        return None
 
 
 def new_meter(quota: Quota, now_ns: int, headroom_s: float, *, gentle: bool = False, held: bool = False) -> Meter:
