@@ -304,6 +304,11 @@ class Queue:
     """
 
     def __init__(self) -> None:
+        self.next_number: Callable[[], int] = count(1).__next__
+        self.seconds_of: Callable[[list[float]], float] = sum
+        self._forget_all()
+
+    def _forget_all(self) -> None:
         self._lanes: dict[str, _Lane] = {}
         self._virtual: dict[int, float] = {}  # priority -> virtual time
         self._waiting: defaultdict[int, int] = defaultdict(int)  # priority -> number of waiters
@@ -314,8 +319,6 @@ class Queue:
         self._busy: list[_Key] = []
         self._idle: list[_Key] = []
         self.deadlines: list[tuple[int, int, int, Waiter]] = []
-        self.next_number: Callable[[], int] = count(1).__next__
-        self.seconds_of: Callable[[list[float]], float] = sum
         self.length = 0
 
     def __iter__(self) -> Iterator[Waiter]:
@@ -517,8 +520,6 @@ class Queue:
         """Remove and return every waiter."""
         waiters = list(self)
         self._forget_all()
-        self.deadlines.clear()
-        self.length = 0
         return waiters
 
     def waiting(self) -> dict[str, int]:
@@ -650,11 +651,3 @@ class Queue:
         for key in idle[begin:end]:
             del self._lanes[key[5]]
         del idle[begin:end]
-
-    def _forget_all(self) -> None:
-        self._lanes.clear()
-        self._virtual.clear()
-        self._waiting.clear()
-        self._families.clear()
-        self._busy.clear()
-        self._idle.clear()
