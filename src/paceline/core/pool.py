@@ -110,13 +110,7 @@ class Pool:
 
         A returned waiter takes its former place in its lane.
         """
-        # A waiter comes again after a refusal, or after a wait in another pool.
-        waiter.outcome, waiter.queued = None, False
-        waiter.amounts = self.capacity.ledger.amounts(waiter.cost)
-        waiter.arrived_ns = now_ns
-        if not waiter.returned:
-            waiter.number = self.queue.next_number()
-        if self._stop is not None and (stopped := self._for_newcomer(now_ns)) is not None:
+        if (stopped := self._meet(now_ns, waiter)) is not None:
             return stopped
         if not self.queue.length:
             decision = self._reserve(now_ns, waiter)
@@ -151,12 +145,7 @@ class Pool:
 
         ``WaitUntil`` with ``waiter.queued``: the store decides, and ``waiter.outcome`` is set then.
         """
-        waiter.outcome, waiter.queued = None, False
-        waiter.arrived_ns = now_ns
-        waiter.amounts = self.capacity.ledger.amounts(waiter.cost)
-        if not waiter.returned:
-            waiter.number = self.queue.next_number()  # its place, should a further attempt follow a refusal
-        if self._stop is not None and (stopped := self._for_newcomer(now_ns)) is not None:
+        if (stopped := self._meet(now_ns, waiter)) is not None:
             return stopped
         # The undecided ones wait for the store alone, so they are not ahead of it.
         if self.queue.length > len(self.undecided):
@@ -171,12 +160,19 @@ class Pool:
             return decision
         return decision if isinstance(decision, Reservation) else self._unsent(now_ns, decision)
 
-    def _for_newcomer(self, now_ns: int) -> Stopped | None:
-        """The outcome of a request that comes during a stop.
+    def _meet(self, now_ns: int, waiter: Waiter) -> Stopped | None:
+        """Count what ``waiter`` costs, and give it its number; the outcome of one that comes during a stop.
 
-        After the stated end it waits, as the others, for the answer to one.
+        After the stated end of a stop it waits, as the others, for the answer to one.
         """
-        assert self._stop is not None
+        # A waiter comes again after a refusal, or after a wait in another pool.
+        waiter.outcome, waiter.queued = None, False
+        waiter.amounts = self.capacity.ledger.amounts(waiter.cost)
+        waiter.arrived_ns = now_ns
+        if not waiter.returned:
+            waiter.number = self.queue.next_number()
+        if self._stop is None:
+            return None
         if not 0 < self._stop.ends_ns <= now_ns:
             return self._stop.for_newcomer(now_ns)
         self._stop = None
@@ -365,8 +361,7 @@ class Pool:
                 self._compare(reservation.cost, actual if waiter is None else waiter.reported or actual)
             # One that was granted at once has paid nothing in its lane.
             if waiter is not None and waiter.queued and self.queue.length and amounts != reservation.amounts:
-                seconds_of = self.ledger.seconds_of
-                self.queue.correct(waiter, seconds_of(amounts) - seconds_of(reservation.amounts))
+                self.queue.correct(waiter, self._seconds_of(amounts) - self._seconds_of(reservation.amounts))
 
     def timed_out(self, now_ns: int, reservation: Reservation) -> bool:
         """Count a time-out, before the attempt is settled; whether too many were in flight to be answered in time."""
