@@ -161,10 +161,10 @@ def test_its_refusals_tell_nothing_of_a_request():
 def test_what_another_process_has_told_is_known_from_its_instant():
     told, heard = Allowance(), Allowance()
     heard.adopt(at(5), told.told(at(5)))
-    assert heard.state == told.state  # nothing is shut
+    assert heard.told(0) == told.told(0)  # nothing is shut
     told.refuse(at(0), at(0), asks(18_000, window="5h"))
     heard.adopt(at(10), told.told(at(10)))
-    assert heard.state == told.state
+    assert heard.told(0) == told.told(0)
     assert (heard.is_shut, heard.window, heard.ends_ns) == (True, "5h", at(18_000))
 
 
@@ -182,6 +182,6 @@ def test_two_are_the_same_where_their_ends_agree_and_no_window_is_named():
 
 def test_a_refusal_for_a_rate_beside_a_shut_window_says_nothing_of_it(allowance):
     allowance.refuse(at(0), at(0), asks(18_000, window="5h"))
-    before = allowance.state
+    before = allowance.told(0)
     allowance.refuse(at(10), at(9), asks(120, unit="requests"))
-    assert allowance.state == before
+    assert allowance.told(0) == before

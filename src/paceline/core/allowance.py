@@ -95,17 +95,11 @@ class Allowance:
         """When an allowance ends that is shut, as stated; 0 for none, or an unknown end."""
         return self._ends_ns if self.is_shut else 0
 
-    @property
-    def state(self) -> tuple[Any, ...]:
-        """All that it knows."""
-        shown = self.window, self._unnamed, self._is_true, self._false
-        return self.began_ns, self._ends_ns, *shown, self._asked_s, self._longest_s
-
     def told(self, now_ns: int) -> list[Any]:
         """All that it knows, for other processes: JSON values, without instants."""
-        began_ns, ends_ns, *others = self.state
         # Differences of time, because the clocks of processes differ.
-        return [began_ns - now_ns if began_ns else None, ends_ns - now_ns if ends_ns else None, *others]
+        times = (at_ns - now_ns if at_ns else None for at_ns in (self.began_ns, self._ends_ns))
+        return [*times, self.window, self._unnamed, self._is_true, self._false, self._asked_s, self._longest_s]
 
     def adopt(self, at_ns: int, told: list[Any]) -> None:
         """Know what another process has told at ``at_ns``."""

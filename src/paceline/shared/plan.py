@@ -38,7 +38,7 @@ class SharedPlan(StoreSide, PlanCapacity):  # type: ignore[override]  # attribut
         self._probe: Reservation | None = None  # that all processes wait for
         self._goes = self._probes = False  # the last reply lets one go, as the probe
         self._tested_ns = 0  # until then the outcome of another process's probe is awaited
-        self._known = self.allowance.state  # of all processes
+        self._known = self.allowance.told(0)  # of all processes
         self._person_ns = 0  # when a person was told of
 
     def forked(self, who: str, now_ns: int) -> None:
@@ -118,7 +118,7 @@ class SharedPlan(StoreSide, PlanCapacity):  # type: ignore[override]  # attribut
                 # A note of this process that waits to be sent is newer than the store's.
                 if not self.outbox.has_note(SHUT):
                     self.allowance.adopt(now_ns - note.age_ns, json.loads(note.text))
-                    self._known = self.allowance.state
+                    self._known = self.allowance.told(0)
             elif note.key == PERSON:
                 self.plan.person_ns = max(self.plan.person_ns, now_ns - note.age_ns)
                 self._person_ns = max(self._person_ns, self.plan.person_ns)
@@ -159,6 +159,6 @@ class SharedPlan(StoreSide, PlanCapacity):  # type: ignore[override]  # attribut
             self._probe = None
             self.outbox.add(now_ns, Settled([], [], [], answered=answered, probe=True), at_once=True)
             self.exchange_due = True
-        if self._known != self.allowance.state:
-            self._known = self.allowance.state
+        if self._known != self.allowance.told(0):
+            self._known = self.allowance.told(0)
             self._note(now_ns, SHUT, json.dumps(self.allowance.told(now_ns)))
