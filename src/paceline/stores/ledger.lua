@@ -67,29 +67,21 @@ local function rebase()
   end
 end
 
--- Of another time zone, if a process is configured differently, the days are ignored.
-local function see_days(m, windows, n)
-  local days = windows ~= 0 and windows[n] or 0
-  if days ~= 0 and days[1] == m.s.anchor then m.s.days = days end
-end
-
 local function configure(fresh, gentle, headroom, windows, recalled)
   -- Each account by its key, and as it was given: a line that is known needs no parsing, and no replacement.
   local found = {}
   for i, account in ipairs(state.accounts) do found[account.key], found[account.given] = i, i end
   index = {}
   for line in string.gmatch(ARGV[2], '[^\n]+') do
-    local i, n = found[line], #index + 1
+    local i, n, is_new = found[line], #index + 1, false
     if not i then
       local key, s = parse(line)
       i = found[key]
       if not i then
-        i = #meters + 1
+        i, is_new = #meters + 1, true
         found[key] = i
         state.accounts[i] = {key = key, given = line, version = 0, charged = 0, spent = 0, meter = begin(s, headroom, gentle)}
-        see_days(wrap(i), windows, n)
-        recall(meters[i], recalled[n] or {})
-        if meters[i].kind == SLOTS and meters[i].s.used > 0 then state.awaited = state.awaited + 1 end
+        wrap(i)
       elseif fresh then
         local account = state.accounts[i]
         found[account.given] = nil       -- a quota that comes twice is the last one
@@ -98,15 +90,14 @@ local function configure(fresh, gentle, headroom, windows, recalled)
       end
     end
     index[n] = i
-    see_days(meters[i], windows, n)
+    local m, days = meters[i], windows[n] or 0
+    -- Of another time zone, if a process is configured differently, the days are ignored.
+    if days ~= 0 and days[1] == m.s.anchor then m.s.days = days end
+    if is_new then
+      recall(m, recalled[n] or {})
+      if m.kind == SLOTS and m.s.used > 0 then state.awaited = state.awaited + 1 end
+    end
   end
-end
-
-local function charge_account(i, amount)
-  if amount == 0 then return 0 end
-  local account = state.accounts[i]
-  account.charged, account.spent = account.charged + amount, account.spent + amount
-  return charge(meters[i], amount)
 end
 
 local function settle(news, who, gentle)
@@ -207,7 +198,7 @@ end
 
 local function take_held(said)                     -- the slots that this process holds
   local held = {}
-  for n = 1, said ~= 0 and min(#index, #said) or 0 do
+  for n = 1, min(#index, #said) do
     if meters[index[n]].kind == SLOTS then held[index[n]] = said[n] end
   end
   for i, m in ipairs(meters) do
@@ -235,9 +226,10 @@ local function grant(out, who, wants, held, place_ns, slack)
     end
     if latest > now then break end
     for n = 1, count do
-      local i = index[n]
-      out[#out + 1] = charge_account(i, want[n])
-      if meters[i].kind == SLOTS then held[i] = (held[i] or 0) + want[n] end
+      local i, amount, account = index[n], want[n], state.accounts[index[n]]
+      account.charged, account.spent = account.charged + amount, account.spent + amount
+      out[#out + 1] = amount ~= 0 and charge(meters[i], amount) or 0
+      if meters[i].kind == SLOTS then held[i] = (held[i] or 0) + amount end
     end
     granted, before = granted + 1, others          -- the caller's next request is behind all that wait
     if state.probe_next then

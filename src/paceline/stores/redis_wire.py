@@ -56,12 +56,12 @@ def encode(message: Message, late_us: int = 0, *, present: bool = False) -> str:
         late_us: From when on the server, by its own clock, must not apply it; 0: never.
         present: Whether the process keeps a subscription to its channel on that server.
 
-    A list: who, number, headroom, place, slack, versions, news, wants, held and windows (0: none), recalled, share, late, noted, fresh, gentle, leaving,
+    A list: who, number, headroom, place, slack, versions, news, wants, held and windows (empty: none), recalled, share, late, noted, fresh, gentle, leaving,
     alone, closed, present.
     """
     known, news = message.known, [_news(one) for one in message.news]
-    held = message.held if any(message.held) else 0
-    windows = _windows(message) if any(known.windows) else 0
+    held = message.held if any(message.held) else []
+    windows = _windows(message) if any(known.windows) else []
     # In the order of ledger.lua.
     return _to_json([
         message.who, message.number, known.headroom_s, message.place_ns, message.slack_ns, known.versions, news,
