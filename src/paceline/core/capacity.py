@@ -115,8 +115,12 @@ class Capacity(Protocol):
     def earliest(self, now_ns: int, amounts: list[float], ahead: list[float] | None = None) -> tuple[int, int]:
         """The first instant at which ``amounts`` fit, after the amounts ``ahead``, and the index of what binds.
 
-        See :meth:`Ledger.earliest <paceline.core.ledger.Ledger.earliest>`.
+        As :meth:`Ledger.earliest <paceline.core.ledger.Ledger.earliest>`, but not before the end of this process's own
+        pause.
         """
+        at_ns, binding = self.ledger.earliest(now_ns, amounts, ahead)
+        own_ns = self._own_pause.until_ns
+        return (at_ns, binding) if at_ns >= own_ns else (own_ns, -1)
 
     def closed(self, now_ns: int, waiter: Waiter) -> WaitUntil | None:  # noqa: ARG002
         """Until when a pause or a quota of requests holds ``waiter`` back, however many tokens it takes.

@@ -79,9 +79,6 @@ class LocalCapacity(Capacity):
             if amount and reservation.open:
                 reservation.marks[index] = entry.meter.move(now_ns, reservation.marks[index], amount)
 
-    def earliest(self, now_ns: int, amounts: list[float], ahead: list[float] | None = None) -> tuple[int, int]:
-        return self.ledger.earliest(now_ns, amounts, ahead)
-
     def closed(self, now_ns: int, waiter: Waiter) -> WaitUntil | None:
         return self.ledger.closed(now_ns, waiter.amounts)
 

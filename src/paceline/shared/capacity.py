@@ -105,11 +105,6 @@ class SharedCapacity(StoreSide, Capacity):
             self._pause.granted(now_ns, decision)
         return decision
 
-    def earliest(self, now_ns: int, amounts: list[float], ahead: list[float] | None = None) -> tuple[int, int]:
-        """As :meth:`Ledger.earliest`, but not before the end of this process's own pause."""
-        at_ns, binding = self.ledger.earliest(now_ns, amounts, ahead)
-        return (at_ns, binding) if at_ns >= self._pause.until_ns else (self._pause.until_ns, -1)
-
     def is_current(self, now_ns: int) -> bool:
         """Whether the last reply is recent, or the store is lost."""
         return self.membership.state.alone or now_ns - self.snapshot.as_of_ns < CURRENT_NS

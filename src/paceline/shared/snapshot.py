@@ -143,7 +143,7 @@ class Fallback(LocalCapacity):
         asked_ns: When the message without a reply was sent.
         now_ns: The present.
         share: The share, from 0 to 1.
-        phase: A random number from 0 to 1 of this process, see :meth:`_take_turn`.
+        phase: A random number from 0 to 1 of this process, see :meth:`reserve`.
     """
 
     def __init__(self, snapshot: Snapshot, asked_ns: int, now_ns: int, share: float, phase: float) -> None:
@@ -190,17 +190,12 @@ class Fallback(LocalCapacity):
                 reported.full_at_ns = max(reported.full_at_ns, now_ns) + by_ns
 
     def reserve(self, now_ns: int, waiter: Waiter) -> Decision:
-        """A request that is larger than the share of this process waits for its turn."""
-        self._take_turn(now_ns, waiter.amounts)
-        return super().reserve(now_ns, waiter)
-
-    def _take_turn(self, now_ns: int, amounts: list[float]) -> None:
-        """Make room for a request that is larger than this process's share of a quota.
+        """Make room for a request that is larger than this process's share of a quota: it waits for its turn.
 
         It goes when it would be a process's turn: the first after a random part of the time that refills it, the others
         after that time. In many processes, the requests follow each other at the rate of all shares.
         """
-        for i, (entry, amount) in enumerate(zip(self.ledger.entries, amounts, strict=False)):
+        for i, (entry, amount) in enumerate(zip(self.ledger.entries, waiter.amounts, strict=False)):
             # It fits into the share, or a turn of that size is planned already.
             if amount <= max(entry.meter.quota.burst, self._turns.get(i, 0.0)):
                 continue
@@ -213,6 +208,7 @@ class Fallback(LocalCapacity):
             m.full_at_ns = max(m.full_at_ns, now_ns)
             first_ns = now_ns + round(self._phase * amount * m.ns_per_unit)
             self._let_go(i, amount, self._turn_ns(i) if i in self._turns else first_ns)
+        return super().reserve(now_ns, waiter)
 
     def _turn_ns(self, i: int) -> int:
         m = self.ledger.entries[i].meter
