@@ -162,13 +162,10 @@ class RedisStore:
         ahead_us = self._ahead_us
         late_us = 0 if ahead_us is None else sent_us + ahead_us + round((self._timeout_s + LATE_S) * 1e6)
         client, key = self._connected(), self.key(pool)
-        presence = client.presence_of(key)
-        text = encode(message, late_us, present=presence is not None and message.who in presence)
+        text = encode(message, late_us, present=message.who in client.presence_of(key))
         answer: list[Any] = self._call(pool, text, quota_lines(message.known.quotas))
         self._ahead_us = int(answer[CLOCK]) - sent_us
-        presence = client.presence_of(key)  # at the node that has answered
-        if presence is not None:
-            presence.join(message.who)
+        client.presence_of(key).join(message.who)  # at the node that has answered
         return answer
 
     def key(self, pool: str) -> str:
@@ -286,7 +283,7 @@ class _Connection:
             sentinel.connection_pool.disconnect()
         self._presence.close()
 
-    def presence_of(self, key: str) -> Presence | None:  # noqa: ARG002
+    def presence_of(self, key: str) -> Presence:  # noqa: ARG002
         """What shows the server of ``key`` that this process lives."""
         return self._presence
 
@@ -317,8 +314,7 @@ class _Cluster:
         while True:
             hops += 1
             try:
-                connection = self._connections.get(node) or self._connections.setdefault(node, self._connect(node))
-                return connection.execute(*command, asking=asking)
+                return self._at(node).execute(*command, asking=asking)
             except Exception as error:
                 redirect = _REDIRECT.fullmatch(str(error))
                 if redirect is not None:
@@ -345,10 +341,13 @@ class _Cluster:
                 self._nodes, self._connections = list(self._given), {}
             self._nodes.append(node)
 
-    def presence_of(self, key: str) -> Presence | None:
-        """What shows the node that is taken to have ``key`` that this process lives; ``None``: it was not asked yet."""
-        connection = self._connections.get(self._node_of.get(key, self._nodes[0]))
-        return None if connection is None else connection.presence_of(key)
+    def presence_of(self, key: str) -> Presence:
+        """What shows the node that is taken to have ``key`` that this process lives."""
+        return self._at(self._node_of.get(key, self._nodes[0])).presence_of(key)
+
+    def _at(self, node: Node) -> _Connection:
+        """The connection to a node, which is opened at its first use."""
+        return self._connections.get(node) or self._connections.setdefault(node, self._connect(node))
 
     def after_fork(self) -> None:
         """In a forked child: leave the presence to the parent."""
