@@ -112,20 +112,17 @@ class LocalCapacity(Capacity):
         self.ledger.keep(reservation)
         if pause_ns:
             self.ledger.pause.begin(now_ns + pause_ns, opens_ns=opens_ns or 0)
-        changed = self._learn(now_ns, reservation, refusal, pause_ns, teaches=opens_ns is None)
+        changed = False
+        if self.learning is not None:
+            if opens_ns is None:
+                changed = self.learning.refusals.refused(now_ns, reservation, refusal, pause_ns)
+            else:
+                self.learning.unstated.explained(now_ns, reservation)
         # An exact quota gets its place back, because the provider says when there is room again.
         if refusal.retry_after_s is not None:
             for index, _ in self.ledger.entries.exact:
                 self.ledger.give_back(now_ns, reservation, index)
         return changed
-
-    def _learn(self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int, *, teaches: bool) -> bool:
-        if self.learning is None:
-            return False
-        if not teaches:
-            self.learning.unstated.explained(now_ns, reservation)
-            return False
-        return self.learning.refusals.refused(now_ns, reservation, refusal, pause_ns)
 
     def observe(self, now_ns: int, readings: Iterable[Reading], reservation: Reservation) -> bool:
         return self.learning is not None and self.learning.readings.observe(now_ns, readings, reservation)
