@@ -29,7 +29,7 @@ import heapq
 from bisect import bisect_left, insort
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count, islice, takewhile
 from math import inf
 from typing import Any, NamedTuple
@@ -137,6 +137,7 @@ class Estimate(NamedTuple):
     lost_ns: int = 0
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Waiter:
     """One attempt of a request that asks for a permit.
 
@@ -165,33 +166,26 @@ class Waiter:
         reported: The amounts that its answer reports, where the provider charges others.
     """
 
-    __slots__ = (
-        "amounts", "arrived_ns", "cached_tokens", "cost", "deadline_ns", "estimate", "lane", "learn", "lost_ns", "name",
-        "number", "outcome", "overtook", "owner", "queued", "reported", "returned", "saves", "sized", "turn",
-    )  # fmt: skip
-
-    def __init__(
-        self, cost: Cost, lane: LaneSpec = DEFAULT_LANE, deadline_ns: int | None = None, name: str | None = None
-    ) -> None:
-        self.cost = cost
-        self.name = name
-        self.lane = lane
-        self.deadline_ns = deadline_ns
-        self.arrived_ns = 0
-        self.number = 0
-        self.returned = False
-        self.amounts: list[float] = []
-        self.owner: Any = None
-        self.outcome: Outcome | None = None
-        self.queued = False
-        self.estimate: Callable[[], Estimate] | None = None
-        self.cached_tokens = self.lost_ns = 0
-        self.saves = 0.0
-        self.overtook = False
-        self.turn: Any = None
-        self.learn: Callable[[Any], None] | None = None
-        self.sized = True
-        self.reported: Cost | None = None
+    cost: Cost
+    lane: LaneSpec = DEFAULT_LANE
+    deadline_ns: int | None = None
+    name: str | None = None
+    arrived_ns: int = 0
+    number: int = 0
+    returned: bool = False
+    amounts: list[float] = field(default_factory=list)
+    owner: Any = None
+    outcome: Outcome | None = None
+    queued: bool = False
+    estimate: Callable[[], Estimate] | None = None
+    cached_tokens: int = 0
+    lost_ns: int = 0
+    saves: float = 0.0
+    overtook: bool = False
+    turn: Any = None
+    learn: Callable[[Any], None] | None = None
+    sized: bool = True
+    reported: Cost | None = None
 
     def wait_until(self, until_ns: int | None) -> None:
         """Let it wait for no longer than until ``until_ns``; ``None``: as long as before."""
