@@ -229,15 +229,10 @@ def test_read_only_replica(redis_server):
         assert "redis+sentinel://" in said
 
 
-def test_key_of_something_else(store, redis_server):
-    redis_server.ask("LPUSH", KEY, "x")
-    with pytest.raises(StoreError, match=r"\?prefix=NAME"):
-        store.exchange("pool", message())
-
-
-def test_a_damaged_ledger(store, redis_server):
-    redis_server.ask("SET", KEY, "no ledger")
-    with pytest.raises(StoreError, match="delete the keys paceline"):
+@pytest.mark.parametrize(("command", "says"), [("LPUSH", r"\?prefix=NAME"), ("SET", "delete the keys paceline")])
+def test_a_key_of_something_else_and_a_damaged_ledger(store, redis_server, command, says):
+    redis_server.ask(command, KEY, "no ledger")
+    with pytest.raises(StoreError, match=says):
         store.exchange("pool", message())
 
 
@@ -252,17 +247,15 @@ sockets = pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="there are n
         pytest.param("unix:///no/such/socket", "check the address, and that the server runs", marks=sockets),
         ("redis+sentinel://127.0.0.1:1,127.0.0.1:2/master", "addresses of the Sentinels"),
         ("redis+cluster://127.0.0.1:1", "check the address, and that the server runs"),
+        ("redis+sentinel://127.0.0.1:{}/master", "redis://HOST:PORT for a Redis"),
+        ("redis://127.0.0.1:{}/99", "give the number of a database that exists"),
     ],
 )
-def test_nobody_there(url, says):
+def test_what_is_asked_for_is_not_there(redis_server, url, says):
+    url = url.format(redis_server.port)
     said, _ = failure(url)
     assert said.startswith(f"{url}: ")
     assert says in said
-
-
-def test_server_that_is_no_sentinel(redis_server):
-    said, _ = failure(f"redis+sentinel://127.0.0.1:{redis_server.port}/master")
-    assert "redis://HOST:PORT for a Redis" in said
 
 
 def test_sentinel_that_is_taken_for_a_server():
@@ -282,10 +275,6 @@ def test_what_is_no_redis():
     with OddServer(None) as server:
         said = [failure(f"{scheme}://127.0.0.1:{server.server_port}")[0] for scheme in ("redis", "redis+cluster")]
     assert all("this server is not a Redis: check the port" in text for text in said), said
-
-
-def test_database_that_is_not_there(redis_server):
-    assert "give the number of a database that exists" in failure(f"redis://127.0.0.1:{redis_server.port}/99")[0]
 
 
 def test_name_that_cannot_be_sent(store):
