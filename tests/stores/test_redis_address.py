@@ -24,13 +24,6 @@ def settings(pool):
     return {name: pool.connection_kwargs[name] for name in names if pool.connection_kwargs.get(name)}
 
 
-def test_server():
-    address = read_url("redis://me:p%40ss@db.example:6380/2?prefix=team")
-    assert settings(address.pool) == {"host": "db.example", "port": 6380, "db": 2, "username": "me", "password": "p@ss"}
-    assert address.pool.connection_class is redis.Connection
-    assert (address.nodes, address.prefix, address.url) == ([], "team", "redis://db.example:6380/2?prefix=team")
-
-
 @pytest.mark.parametrize(
     ("url", "host", "shown"),
     [
@@ -39,11 +32,24 @@ def test_server():
         ("redis://:secret@host/", {"host": "host", "password": "secret"}, "redis://host/"),
         ("redis://[::1]:7000/1", {"host": "::1", "port": 7000, "db": 1}, "redis://[::1]:7000/1"),
         ("redis://:sec@ret@host", {"host": "host", "password": "sec@ret"}, "redis://host"),
+        (
+            "redis://me:p%40ss@db/2?prefix=a",
+            {"host": "db", "db": 2, "username": "me", "password": "p@ss"},
+            "redis://db/2?prefix=a",
+        ),
+        (
+            "unix://:secret@/run/my%20redis.sock?db=4",
+            {"path": "/run/my redis.sock", "db": 4, "password": "secret"},
+            "unix:///run/my%20redis.sock",
+        ),
+        ("unix:///run/a@b", {"path": "/run/a@b"}, "unix:///run/a@b"),
     ],
 )
 def test_hosts(url, host, shown):
     address = read_url(url)
     assert (settings(address.pool), address.url) == (host, shown)
+    assert (address.nodes, address.prefix) == ([], "a" if "prefix" in url else "")
+    assert address.pool.connection_class is (redis.UnixDomainSocketConnection if "unix" in url else redis.Connection)
 
 
 def test_nodes_of_a_cluster():
@@ -74,13 +80,6 @@ def test_tls():
     given = address.pool.connection_kwargs
     assert (given["ssl_ca_certs"], given["ssl_check_hostname"]) == ("/etc/ca.pem", False)
     assert (address.pool.connection_class, address.prefix) == (redis.SSLConnection, "a/b")
-
-
-def test_unix_socket():
-    address = read_url("unix://:secret@/run/my%20redis.sock?db=4")
-    assert settings(address.pool) == {"path": "/run/my redis.sock", "db": 4, "password": "secret"}
-    assert address.url == "unix:///run/my%20redis.sock"
-    assert settings(read_url("unix:///run/a@b").pool) == {"path": "/run/a@b"}
 
 
 @pytest.mark.parametrize("kind", ["redis://host/1", "redis+sentinel://a,b,c,d/main", "redis+cluster://host"])
