@@ -20,7 +20,6 @@ from paceline.core.results import (
     STORE,
     Expired,
     NeverFits,
-    QueueFull,
     Reading,
     Refusal,
     RefusalKind,
@@ -56,14 +55,6 @@ class TestTheLine:
         assert done == [large]
         assert pump_at_wake(pool)[1] == [small]
         assert now_ns == T0 + 42 * NS
-
-    def test_its_bound(self):
-        pool = pool_of("1 requests/min", waiting_max=2)
-        use_up(pool)
-        ask(pool)
-        ask(pool)
-        assert ask(pool)[1] == QueueFull(2, T0 + 180 * NS)
-        assert pool.queue.length == 2
 
     def test_a_higher_lane_that_fits_wakes_the_pool_earlier(self):
         pool = pool_of("100 tokens/min")
@@ -359,15 +350,6 @@ class TestDeadlines:
         ask(pool, tokens=50)
         ask(pool, tokens=55)
         assert pool.try_grant(T0, Waiter({"tokens": 3})) == WaitUntil(T0 - 7 * NS, "queue")
-
-    def test_a_place_behind_several_windows_counts_every_restart(self):
-        pool = pool_of("10 tokens/min window utc")
-        start_ns = T0 - T0 % (60 * NS)
-        waiters = [ask(pool, tokens=5)[0] for _ in range(9)]  # the first two go at once
-        places = [pool.place(T0, waiter) for waiter in waiters[2:]]
-        assert [(ahead, (at_ns - start_ns) // (60 * NS)) for ahead, at_ns, _ in places] == [
-            (0, 1), (1, 1), (2, 2), (3, 2), (4, 3), (5, 3), (6, 4),
-        ]  # fmt: skip
 
     def test_nobody_knows_when_a_slot_is_free(self):
         pool = pool_of("1 concurrency")
@@ -718,13 +700,6 @@ class TestLearning:
         [notice] = pool.capacity.learning.notices
         assert ("name the tier" in notice) == (kind is SourceKind.ASSUMED)
         assert "set the limits" in notice
-
-    def test_a_pool_of_ones_own_learns_nothing(self):
-        pool = pool_of("100 tokens/min")
-        _, outcome = ask(pool, tokens=10)
-        pool.observe(T0, [Reading("tokens", limit=200)], outcome)
-        pool.refuse(T0, outcome, Refusal(RefusalKind.RATE, unit="tokens", limit=7), 0.0)
-        assert pool.ledger.names == ["100 tokens/min"]
 
 
 def test_what_the_first_waiter_waits_for_is_named_where_slots_bind_later():
