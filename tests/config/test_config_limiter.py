@@ -85,25 +85,6 @@ class TestRetry:
 
 
 class TestLimits:
-    def test_a_provider_without_a_page_and_one_with_several_names(self):
-        limits = {
-            "acme": {"default": {"rpm": 5}, "m2": {"rpm": 6}},
-            "default": {"rpm": 1},
-            "starts": "7 starts/min",
-            "google": {"default": {"rpm": 4}},
-            "claude/x": {"rpm": 3},
-        }
-        limiter = limiter_of(ManualClock(), limits=limits)
-        expected = {
-            "acme/m1": "5 requests/min",
-            "acme/m2": "6 requests/min",
-            "who/m": "1 requests/min",
-            "starts": "7 starts/min",
-            "gemini/gemini-2.5-pro": "4 requests/min",
-            "anthropic/x": "3 requests/min",
-        }
-        assert {name: str(*limiter.limits.resolve(name).quotas) for name in expected} == expected
-
     def test_a_store_is_opened_for_a_program_and_chosen_by_a_batch(self, tmp_path):
         said = {"store": f"sqlite:{tmp_path}/s.db", "limits": {"jobs": "1 requests/day"}}
         program = limiter_of(paceline.limiter.limiter.SYSTEM_CLOCK, **said)

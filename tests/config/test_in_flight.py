@@ -45,16 +45,6 @@ async def test_never_more_and_always_as_many(clock):
     assert (clock.now_ns() - start_ns) / 1e9 == pytest.approx(20, abs=1)
 
 
-@virtual
-async def test_other_providers_have_slots_of_their_own(clock):
-    limiter = limiter_of(clock, limits={"default": {"rpm": 6_000}}, concurrency={"openai": 1, "default": 2})
-    held = [await limiter.acquire(name) for name in ("openai/x", "groq/x", "groq/y", "anthropic/x")]
-    assert len(held) == 4
-    for full in ("openai/y", "groq/z"):
-        assert not limiter.try_acquire(full)
-    assert limiter.try_acquire("anthropic/x")
-
-
 @pytest.mark.parametrize("end", ["settle", "cancel", "refused"])
 def test_every_end_gives_the_slot_back(end):
     clock = ManualClock()
