@@ -2,9 +2,14 @@
 
 import gzip
 import json
+import zlib
+from dataclasses import replace
 
 import pytest
-from gateway_world import chunked, events, fetch, gzipped, provider, whole
+from backports import zstd
+from gateway_world import Gateway, chunked, events, fetch, gzipped, provider, whole
+
+from waits import until
 
 CHAT = "/v1/chat/completions"
 STREAM = b"".join(events([{"choices": [{"text": text}]} for text in ("5 \u20ac", "\U0001f642", "na\u00efve")]))
@@ -111,7 +116,7 @@ def test_requests_arrive_unchanged(gateway, recorder, name):
     encoded = {"content-encoding": "gzip"} if name == "an encoded body" else {}
     headers = {
         **ACCEPTED, **encoded, "x-own": "a, b", "anthropic-beta": "a-1,b-2", "x-stainless-retry-count": "0", "cookie": "a=b",
-        "user-agent": "codex_cli_rs/0.155.0", "te": "trailers", "x-paceline-name": "n", "x-request-id": "r",
+        "user-agent": "codex_cli_rs/0.155.0", "session_id": "0199", "te": "trailers", "x-paceline-name": "n", "x-request-id": "r",
     }  # fmt: skip
     query = f"{CHAT}?beta=true&empty=&a=%2F%20+&a=2"
     for root, prefix in ((recorder.url, ""), (gateway.url, "/openai")):
@@ -121,3 +126,17 @@ def test_requests_arrive_unchanged(gateway, recorder, name):
     own = ("te", "x-paceline-name", "connection")
     expected = sorted((key.lower(), value) for key, value in direct.headers if key.lower() not in own)
     assert sorted((key.lower(), value) for key, value in through.headers) == expected
+
+
+@pytest.mark.parametrize("encode", [gzip.compress, zlib.compress, zstd.compress], ids=["gzip", "deflate", "zstd"])
+def test_an_encoded_request_is_charged_to_its_model(tmp_path, recorder, request, encode):
+    """It passes unchanged, and its model and its tokens are read."""
+    body = b'{"model": "gpt-5", "input": "Fix the bug.", "stream": true}'
+    recorder.answer = lambda asked: provider(replace(asked, body=body))
+    headers = ACCEPTED | {"content-encoding": request.node.callspec.id}
+    limits = {"openai/*": ["100 requests/min", "10M tokens/min"]}
+    with Gateway(tmp_path, recorder.url, limits=limits) as gateway:
+        assert fetch(gateway.url, "POST", "/openai/v1/responses", encode(body), headers).status == 200
+        assert recorder.asked[0].body == encode(body)
+        until(lambda: gateway.pool("openai/gpt-5")["counts"] == {"granted": 1, "settled": 1})
+        assert gateway.spent("openai/gpt-5") == {"requests": 1, "tokens": 80}
