@@ -1,4 +1,4 @@
-// Calls through the SDKs for JavaScript with only a base URL changed: node checks.mjs [NAME ...], or crowd for 500 at once.
+// Calls through the SDKs for JavaScript with only a base URL changed: node checks.mjs [NAME ...].
 // Writes one line of JSON for each. The environment has ROOT, with /openai/v1 and /anthropic below it; TEXT, TOOL and
 // ARGUMENTS, which the answers hold; HEADERS as JSON; and RETRIES of Vercel's SDK.
 
@@ -133,18 +133,11 @@ for (const [name, model] of Object.entries(models)) {
 
 const checks = { ...openaiChecks, ...anthropicChecks, ...vercelChecks };
 const asked = process.argv.slice(2);
-if (asked[0] === "crowd") {
-  const every = ["openai chat", "openai chat, streamed", "anthropic messages", "anthropic messages, streamed"];
-  const results = await Promise.allSettled(Array.from({ length: 500 }, (_, number) => checks[every[number % 4]]()));
-  const failed = results.filter((one) => one.status === "rejected");
-  console.log(JSON.stringify({ name: "crowd", error: failed.length ? String(failed[0].reason) : null, failed: failed.length }));
-} else {
-  for (const name of asked.length ? asked : Object.keys(checks)) {
-    try {
-      await checks[name]();
-      console.log(JSON.stringify({ name, error: null }));
-    } catch (error) {
-      console.log(JSON.stringify({ name, error: `${error.constructor.name}: ${error.message}`, status: error.status ?? error.statusCode ?? null }));
-    }
+for (const name of asked.length ? asked : Object.keys(checks)) {
+  try {
+    await checks[name]();
+    console.log(JSON.stringify({ name, error: null }));
+  } catch (error) {
+    console.log(JSON.stringify({ name, error: `${error.constructor.name}: ${error.message}`, status: error.status ?? error.statusCode ?? null }));
   }
 }
