@@ -24,11 +24,9 @@ class Gateway:
         folder: For its files.
         root: The server to which all providers' requests go.
         limits: By pool.
-        arguments: Further ones of the command.
-        env: Further variables, such as providers' keys.
     """
 
-    def __init__(self, folder, root, *arguments, limits=None, env=()):
+    def __init__(self, folder, root, limits=None):
         lines = [f'[upstreams.{name}]\nbase_url = "{root}"' for name in PROVIDERS]
         lines += [
             "[limits]",
@@ -36,12 +34,11 @@ class Gateway:
         ]
         folder = Path(folder)
         (folder / "gateway.toml").write_text("\n".join(lines) + "\n")
-        self.keys = folder / "keys.json"
-        command = [str(Path(sys.executable).with_name("paceline")), "serve", "--port", "0", "--keys", str(self.keys)]
+        command = [str(Path(sys.executable).with_name("paceline")), "serve", "--port", "0", "--keys", "keys.json"]
         clean = {name: value for name, value in os.environ.items() if not name.endswith(("_API_KEY", "_BASE_URL"))}
         self.process = subprocess.Popen(
-            [*command, "--config", str(folder / "gateway.toml"), *arguments],
-            stdout=subprocess.PIPE, stderr=(folder / "errors").open("wb"), env={**clean, **dict(env)}, cwd=folder, text=True,
+            [*command, "--config", str(folder / "gateway.toml")],
+            stdout=subprocess.PIPE, stderr=(folder / "errors").open("wb"), env=clean, cwd=folder, text=True,
         )  # fmt: skip
         self.errors = folder / "errors"
         line = self.process.stdout.readline()
@@ -61,19 +58,13 @@ class Gateway:
             self.process.stdout.close()
         self.log = self.errors.read_text()
 
-    def get(self, path, key=None):
-        """A JSON document of the gateway's own, and its status."""
-        answer = fetch(self.url, "GET", path, headers={"x-api-key": key} if key else {})
-        return json.loads(answer.body), answer.status
-
-    def of_login(self, model):
-        """The name of the pool of a login, which is an account of its own: ``openai@7f3a91/gpt-5``."""
-        (name,) = [name for name in self.get("/status")[0]["pools"] if name.partition("@")[2].endswith(f"/{model}")]
-        return name
+    def get(self, path):
+        """A JSON document of the gateway's own."""
+        return json.loads(fetch(self.url, "GET", path).body)
 
     def pool(self, name):
         """The status of a pool."""
-        return self.get("/status")[0]["pools"][name]
+        return self.get("/status")["pools"][name]
 
     def spent(self, name):
         """What a pool has spent, per unit."""
@@ -87,9 +78,6 @@ class Answer:
     status: int
     headers: list
     body: bytes
-
-    def header(self, name):
-        return dict(self.headers).get(name)
 
 
 def fetch(root, method, path, body=None, headers=()):
@@ -152,9 +140,6 @@ class Recorder(LoopServer):
         self.asked.append(asked)
         pieces, first = self.answer(asked), b""
         for piece in pieces:
-            if callable(piece):
-                await piece()
-                continue
             first = first or piece
             writer.write(piece)
             await writer.drain()

@@ -4,8 +4,12 @@ import asyncio
 import gzip
 import json
 
+import httpx2
 import pytest
-from gateway_helpers import CHAT, Stub, chat
+from gateway_helpers import CHAT, Stub, bearer, chat
+from test_gateway import ANSWER, Odd
+
+from waits import started, until
 
 NARROW = {"*": "60 requests/min burst 1"}
 
@@ -66,3 +70,19 @@ def test_a_web_socket_is_refused(serve, client):
     headers = {"connection": "upgrade", "upgrade": "websocket", "sec-websocket-version": "13"}
     assert client.get(serve(server := Server()).url + "/openai/v1/responses", headers=headers).status_code == 426
     assert server.seen == []
+
+
+@pytest.mark.parametrize(
+    ("keyed", "lanes"), [(False, [("calm", 1), ("heavy", 0)]), (True, [("client", 0), ("other", 0)])]
+)
+def test_a_client_chooses_its_lane_and_priority_unless_its_key_is_its_lane(serve, keys, client, keyed, lanes):
+    own = [keys.add(name) if keyed else "any" for name in ("client", "other")]
+    running = serve(Odd([ANSWER]), limits={"*": "1 requests/day"})
+    assert client.post(running.url + CHAT, json=chat(), headers=bearer(own[0])).status_code == 200
+    for waiting, lane in enumerate(("heavy", "calm")):
+        chosen = {"x-paceline-lane": lane, "x-paceline-priority": str(waiting)}
+        started(httpx2.post, running.url + CHAT, json=chat(), headers=bearer(own[waiting], **chosen))
+        until(lambda: running.pool()["waiting"] > waiting)  # noqa: B023
+    queue = running.limiter.pacer.pools.scheduler("openai/gpt-5").pool.queue
+    assert [(one.lane.name, one.lane.priority) for one in queue.peek(2)] == lanes
+    running.gateway.drain()

@@ -1,9 +1,6 @@
 """The options of the gateway, given as headers by the SDKs, while requests wait for a limit of 50 a minute."""
 
-import asyncio
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import anthropic
 import cohere
@@ -14,7 +11,6 @@ from google import genai
 from google.genai import types
 from mistralai.client import Mistral
 
-from paceline.gateway.keys import KeyFile
 from waits import until
 
 KEPT = {"x-paceline-keepalive": "1"}
@@ -78,7 +74,7 @@ def waiting(narrow, recorder):
     """The gateway with nothing left, so that the next request of a provider waits for 1.2 s."""
 
     def use_up(name):
-        until(lambda: not any(pool["waiting"] for pool in narrow.get("/status")[0]["pools"].values()))
+        until(lambda: not any(pool["waiting"] for pool in narrow.get("/status")["pools"].values()))
         STREAMS[name][0](narrow.url, {})
         recorder.asked.clear()
         return narrow.url
@@ -143,77 +139,3 @@ def test_a_deadline_is_an_error_of_every_sdk(waiting, recorder, name):
     with pytest.raises(error, match="paceline"):
         call(root, {"x-paceline-timeout": "0.1"})
     assert recorder.asked == []
-
-
-class TestQueue:
-    """One slot, which a first request holds until the test lets it go."""
-
-    @pytest.fixture
-    def held(self, tmp_path, recorder):
-        self.go = threading.Event()
-
-        async def wait():
-            while not self.go.is_set():
-                await asyncio.sleep(0.01)
-
-        recorder.answer = lambda asked: [wait, *provider(asked)]
-        keys = tmp_path / "keys.json"
-        if getattr(self, "names", None):
-            self.given = {name: KeyFile(keys).add(name) for name in self.names}
-        with (
-            Gateway(
-                tmp_path, recorder.url, limits={"openai/*": "1 concurrency"}, env={"OPENAI_API_KEY": "sk-own"}
-            ) as gateway,
-            ThreadPoolExecutor(20) as threads,
-        ):
-            self.threads, self.gateway = threads, gateway
-            try:
-                yield gateway
-            finally:
-                self.go.set()
-
-    def ask(self, name, *, key="k", **headers):
-        """Send a request in a thread; returns when it waits or is in flight."""
-        client = openai.OpenAI(base_url=f"{self.gateway.url}/openai/v1", api_key=key)
-        headers = {f"x-paceline-{option}": value for option, value in headers.items()} | {"x-paceline-id": name}
-        asked = {"model": "gpt-5", "messages": [{"role": "user", "content": name}]}
-        running = self.threads.submit(client.chat.completions.create, **asked, extra_headers=headers)
-        until(lambda: self.place(name))
-        return running
-
-    def place(self, name):
-        found, status = self.gateway.get(f"/api/v1/queue/{name}", self.key)
-        return found if status == 200 else None
-
-    key = None
-
-    def order(self, recorder, running):
-        self.go.set()
-        for one in running:
-            assert one.result(30).choices[0].message.content == WHOLE
-        return [asked.json["messages"][0]["content"] for asked in recorder.asked]
-
-    def test_lanes_and_priorities_by_header(self, held, recorder):
-        running = [self.ask("first")]
-        running += [self.ask(f"heavy-{n}", lane="heavy") for n in range(4)]
-        running += [self.ask("calm", lane="calm"), self.ask("urgent", lane="urgent", priority="1")]
-        order = self.order(recorder, running)
-        assert order[:2] == ["first", "urgent"]
-        assert order.index("calm") <= 3
-
-
-class TestLanesByKey(TestQueue):
-    """Each key of a client is a lane, and what the client says of lanes is not heard."""
-
-    names = ("heavy", "calm")
-    test_lanes_and_priorities_by_header = None
-
-    def test_a_heavy_client_does_not_starve_another(self, held, recorder):
-        KeyFile(held.keys).add("reader", may_read=True)
-        self.key = KeyFile(held.keys).add("page", may_read=True)
-        until(lambda: held.get("/status", self.key)[1] == 200)
-        running = [self.ask("first", key=self.given["heavy"])]
-        running += [self.ask(f"heavy-{n}", key=self.given["heavy"], lane=str(n), priority="9") for n in range(4)]
-        running += [self.ask("calm", key=self.given["calm"])]
-        assert self.order(recorder, running).index("calm") <= 2
-        assert {asked.header("authorization") for asked in recorder.asked} == {"Bearer sk-own"}

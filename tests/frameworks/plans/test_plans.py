@@ -99,7 +99,7 @@ def test_one_plan_that_ends_leaves_the_other_alone(tmp_path):
             outputs = [one.communicate(timeout=TURN_S)[0] for one in healthy]
             assert [one.returncode for one in healthy] == [0, 0, 0], outputs
             assert [one.poll() for one in ended] == [None] * 3  # they wait
-            rows = {row["account"]: row for row in gateway.get("/api/v1/rate-limits/status")[0]["plans"]}
+            rows = {row["account"]: row for row in gateway.get("/api/v1/rate-limits/status")["plans"]}
         finally:
             for one in ended:
                 one.kill()
