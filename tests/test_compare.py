@@ -161,11 +161,6 @@ def test_the_days_of_the_runs_are_said(tmp_path):
     assert "docs` on 2026-11-24, and 2026-11-27 for paceline: 143" in (tmp_path / page.PAGE).read_text()
 
 
-def test_a_run_is_a_cell():
-    found, missing = made_up()["results"][2], {"why": "killed"}
-    assert (page.short(found), page.short(missing)) == ("2 · 0.98", "n/a: killed")
-
-
 def test_the_page_has_the_gateways_that_were_measured(tmp_path):
     cost = {"us": 300, "ratio": 1.0, "least": 1.0, "most": 1.0}
     gateways = {

@@ -93,12 +93,6 @@ class TestTheFileThatWasAskedFor:
     def test_each_model_its_provider_s_default_or_the_default_of_all(self, limiter, name, expected):
         assert quotas(limiter, name) == expected
 
-    def test_50_ms_between_two_requests_to_a_provider(self, limiter):
-        assert limiter.try_acquire("openai/gpt-6.1-sol")
-        later = limiter.try_acquire("openai/gpt-6-luna")
-        assert (later.retry_after_s, later.quota) == (0.05, "1 requests/0.05s exact of openai/spacing")
-        assert limiter.try_acquire("groq/x")
-
 
 class TestStatus:
     def test_the_table_at_the_end(self):

@@ -60,12 +60,8 @@ async def test_waits_are_above_the_deadline_and_permits_travel_down(world):
 async def test_without_a_client_below_nothing_stays_in_flight():
     limiter = paceline.Limiter({"openai/*": ["600 requests/min", "1M tokens/min", "2 concurrency"]})
     role = ExtropyRole(limiter, GPT)
-
-    async def agent():
-        for _ in range(5):
-            await role.acquire(100, 50)
-
-    await agent()
+    for _ in range(5):
+        await role.acquire(100, 50)
     status = limiter.status()["pools"][GPT]
     assert status["in_flight"] == 1  # the last, until its time to live is over
     assert status["counts"] == {"granted": 5, "settled": 4}
@@ -91,18 +87,6 @@ def test_one_model_for_both_roles_is_one_pool():
     ):
         assert dual.routine is dual.pivotal is dual.strong is dual.fast
         assert set(dual.stats()) == {"pivotal"}
-
-
-def test_limits_of_each_model():
-    limiter = paceline.Limiter(
-        {GPT: "500 requests/min", MINI: ["30 requests/10s", "10k requests/day"], "x": "1k tokens/min"}
-    )
-    dual = ExtropyLimiter(limiter, GPT, MINI)
-    assert (dual.pivotal.rpm, dual.pivotal.max_safe_concurrent) == (500, 250)
-    assert (dual.routine.rpm, dual.routine.max_safe_concurrent) == (180, 90)
-    assert dual.max_safe_concurrent == 90
-    assert ExtropyRole(limiter, "x").rpm == 6_000
-    assert dual.stats()["routine"]["rpm_limit"] == 180
 
 
 def test_the_factory_takes_what_extropy_gives():
