@@ -1031,6 +1031,14 @@ def chunk_of():
     return Chunk("1-a", BatchKind("openai", "/v1/chat/completions", "gpt-5"), "here", array("Q", [1]), 1.0, time.time())
 
 
+async def test_a_batch_of_together_that_has_ended_is_done_by_its_progress():
+    """Or a deadline leaves it while its results are read. A share is no count of results: those that are not there may be paid."""
+    web = Web(None, None, lambda raw: raw, 1.0, None)
+    web.call = AsyncMock(side_effect=[{"id": "b", "status": one, "progress": 100} for one in ("COMPLETED", "EXPIRED")])
+    seen = [await TogetherEndpoints(web).look(chunk_of()) for _ in range(2)]
+    assert [(one.done, one.stated) for one in seen] == [(1, 1), (1, 0)]
+
+
 def test_a_text_of_the_calls_shows_no_password():
     """A traceback with the values of variables may print it."""
     assert "secret" not in repr(Web(None, None, lambda raw: raw, 1.0, "http://me:secret@proxy.example"))

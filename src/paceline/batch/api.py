@@ -525,7 +525,7 @@ class Endpoints(ABC):
         """A batch as it is now."""
         seen = self._seen(chunk, await self.web.call("GET", self._batch(chunk)))
         if self.has_ended(seen.state):
-            seen.stated = len(chunk.lines) if seen.state == self.WHOLE else seen.done
+            seen.stated = len(chunk.lines) if seen.state == self.WHOLE else 0 if seen.answered is None else seen.done
         return seen
 
     async def cancel(self, chunk: Chunk) -> None:

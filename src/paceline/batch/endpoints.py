@@ -270,9 +270,9 @@ class TogetherEndpoints(OpenAIEndpoints):
 
     def _seen(self, chunk: Chunk, value: dict[str, Any]) -> SeenBatch:
         state, why = str(value.get("status")).lower(), value.get("error")
-        share = 0.0 if state in self.ENDED else float(value.get("progress") or 0) / 100
+        done = round(len(chunk.lines) * float(value.get("progress") or 0) / 100)
         return SeenBatch(
-            id_in(value), state, done=min(round(len(chunk.lines) * share), len(chunk.lines)),
+            id_in(value), state, done=min(done, len(chunk.lines)),
             files=self._files(chunk, value, "output_file_id", "error_file_id"),
             problems=[Problem("batch_error", one_line(str(why)), None)] if why and state == "failed" else [],
         )  # fmt: skip
