@@ -387,8 +387,7 @@ class Endpoints(ABC):
         SELDOM: Whether the provider asks for a minute between two looks at a batch, from the first on.
         APART: Whether a name in ``body.model`` takes either batches or requests one by one.
         GOING: The states of a batch that goes on.
-        ENDED: The states of one that has ended.
-        WHOLE: The state of one that has a result for every request.
+        ENDED: The states of one that has ended. In the first it has a result for every request.
         AFTER: What a list goes on after, in the query of its next page: the id of a batch.
         ID: What the lines of results call the id.
         MISSING: The statuses for results that are not there, although the key can see the batch.
@@ -402,7 +401,6 @@ class Endpoints(ABC):
     APART: ClassVar[bool] = False
     GOING: ClassVar[tuple[str, ...]]
     ENDED: ClassVar[tuple[str, ...]]
-    WHOLE: ClassVar[str]
     AFTER: ClassVar[str] = "after"
     ID: ClassVar[str] = "custom_id"
     MISSING: ClassVar[frozenset[int]] = frozenset([404, 410])
@@ -428,6 +426,10 @@ class Endpoints(ABC):
         if state not in self.ENDED and state not in self.GOING:
             raise BrokenError(f"its state is {one_line(state)!r}, which is not known here")
         return state in self.ENDED
+
+    def is_whole(self, state: str) -> bool:
+        """Whether a batch in this state has a result for every request."""
+        return state == self.ENDED[0]
 
     def own_ids(self, ids: Iterable[str]) -> dict[str, str]:
         """The input's id for each id that requests with ``ids`` have in a batch, where they are others."""
@@ -525,7 +527,8 @@ class Endpoints(ABC):
         """A batch as it is now."""
         seen = self._seen(chunk, await self.web.call("GET", self._batch(chunk)))
         if self.has_ended(seen.state):
-            seen.stated = len(chunk.lines) if seen.state == self.WHOLE else 0 if seen.answered is None else seen.done
+            counted = 0 if seen.answered is None else seen.done
+            seen.stated = len(chunk.lines) if self.is_whole(seen.state) else counted
         return seen
 
     async def cancel(self, chunk: Chunk) -> None:

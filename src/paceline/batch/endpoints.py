@@ -55,7 +55,6 @@ class OpenAIEndpoints(Endpoints):
     LINES_MAX = 50_000
     GOING: ClassVar[tuple[str, ...]] = ("validating", "in_progress", "finalizing", "cancelling")
     ENDED: ClassVar[tuple[str, ...]] = ("completed", "failed", "expired", "cancelled")
-    WHOLE = "completed"
     UPLOADS, BATCHES = "files", "batches"
 
     def encode(self, request: RunRequest) -> bytes:
@@ -190,7 +189,6 @@ class MistralEndpoints(OpenAIEndpoints):
     LINES_MAX = 100_000
     GOING = ("queued", "running", "cancellation_requested")
     ENDED = ("success", "failed", "timeout_exceeded", "cancelled")
-    WHOLE = "success"
     BATCHES = "batch/jobs"
 
     def encode(self, request: RunRequest) -> bytes:
@@ -298,7 +296,6 @@ class AnthropicEndpoints(Endpoints):
     LINES_MAX = 100_000
     GOING = ("in_progress", "canceling")
     ENDED = ("ended",)
-    WHOLE = "ended"
     AFTER = "after_id"
     MAPS_IDS = True
     PATH = "/v1/messages/batches"
@@ -398,7 +395,6 @@ class GeminiEndpoints(Endpoints):
     ONE, MANY = ":generateContent", ":batchGenerateContent"
     GOING = ("unspecified", "queued", "pending", "running", "cancelling", "paused", "updating")
     ENDED = ("succeeded", "failed", "cancelled", "expired")
-    WHOLE = "succeeded"
 
     def encode(self, request: RunRequest) -> bytes:
         if not request.path.endswith(self.ONE) or "/models/" not in request.path:
@@ -469,7 +465,7 @@ class GeminiEndpoints(Endpoints):
         """The state of a batch, in lower case without its prefix; an operation that is done has ended in any case."""
         state = str((operation.get("metadata") or {}).get("state")).rpartition("STATE_")[2].lower()
         if operation.get("done") is True and state not in self.ENDED:
-            return "failed" if operation.get("error") else self.WHOLE
+            return "failed" if operation.get("error") else "succeeded"
         return state
 
     def result(self, value: dict[str, Any]) -> Result:

@@ -384,7 +384,7 @@ class Flight:
         """Poll a batch to its end, and write its results: all that the provider counts, or as many as can be read."""
         seen, since_s, wait_s = await self._poll(chunk), math.inf, self.timing.retry_s
         while True:
-            reading.early = seen.state != self.ends[chunk.kind.provider].WHOLE
+            reading.early = not self.ends[chunk.kind.provider].is_whole(seen.state)
             whys = [why for place in seen.files if (why := await self._read(chunk, place, reading))]
             final = len(chunk.lines) - len(reading.left)
             read = final + len(reading.again)
