@@ -119,7 +119,7 @@ class Record(ChildTally):
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
-        self._folder, self._lock = folder, threading.RLock()  # reentrant: a finalizer may end a permit in here
+        self._folder = folder
         self._begin()
         self._write()
         atexit.register(self._write)
@@ -129,7 +129,7 @@ class Record(ChildTally):
 
     def _begin(self) -> None:
         """Begin the record of this process, or of a forked one, whose file is made with its first request."""
-        self._lock = threading.RLock()
+        self._lock = threading.RLock()  # reentrant: a finalizer may end a permit in here
         self._file: int | None = None
         self.pools = {}
         self._written_s, self._size = 0.0, 0
