@@ -31,13 +31,6 @@ from waits import BOUND_S, soon, until
 UNPACED = "ignore:map of .* nothing that it calls is paced"
 
 
-ANSWER = {
-    "id": "1", "object": "chat.completion", "created": 1, "model": "gpt-5",
-    "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "Hello."}}],
-    "usage": {"prompt_tokens": 3, "completion_tokens": 1, "total_tokens": 4},
-}  # fmt: skip
-
-
 async def spoiled_map(journal, called, spoil=None, at=30, count=60):
     """The values of a map; ``spoil`` is called in the call ``at``, or after all of them."""
 

@@ -20,7 +20,6 @@ from pathlib import Path
 
 import openai
 import pytest
-from test_map import ANSWER
 
 import paceline
 from odd_server import JSON, OddServer
@@ -34,6 +33,11 @@ from waits import BOUND_S, join, soon, started, until
 
 LIMITS = {"jobs": "100k requests/min"}
 ROWS = [{"id": number, "text": f"row {number}"} for number in range(20)]
+ANSWER = {
+    "id": "1", "object": "chat.completion", "created": 1, "model": "gpt-5",
+    "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "Hello."}}],
+    "usage": {"prompt_tokens": 3, "completion_tokens": 1, "total_tokens": 4},
+}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
