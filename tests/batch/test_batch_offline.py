@@ -8,7 +8,7 @@ import time
 from array import array
 from types import SimpleNamespace
 from typing import ClassVar
-from unittest.mock import AsyncMock
+from unittest.mock import AsyncMock, Mock
 
 import openai
 import pytest
@@ -1037,6 +1037,15 @@ async def test_a_batch_of_together_that_has_ended_is_done_by_its_progress():
     web.call = AsyncMock(side_effect=[{"id": "b", "status": one, "progress": 100} for one in ("COMPLETED", "EXPIRED")])
     seen = [await TogetherEndpoints(web).look(chunk_of()) for _ in range(2)]
     assert [(one.done, one.stated) for one in seen] == [(1, 1), (1, 0)]
+
+
+@pytest.mark.parametrize(("mode", "module"), [("batch", "offline"), ("sync", "client")])
+def test_the_handlers_of_signals_stay_where_nothing_can_be_opened(run, monkeypatch, mode, module):
+    one, before = run(count=1), signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(f"paceline.batch.{module}.session", Mock(side_effect=OSError("of certificates")))
+    with pytest.raises(OSError, match="of certificates"):
+        one.start(mode=mode)
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_a_text_of_the_calls_shows_no_password():

@@ -117,12 +117,12 @@ class Offline:
             self.stop = self.stop or (INTERRUPTED, "interrupted")
             loop.call_soon_threadsafe(main.cancel)
 
-        restore = heed(on_signal)
-        client = session(CALL_S)
         proxy, secrets = proxy_for(self._addresses), Secrets(address.key for address in self._addresses.values())
+        client = session(CALL_S)
         for name, address in self._addresses.items():
             web = Web(client, address, secrets, CALL_S, proxy)
             self._ends[name] = ENDPOINTS[name](web, self._time.retry_s, self.batches.journal.run)
+        restore = heed(on_signal)
         progress = asyncio.create_task(self._show())
         looks = asyncio.create_task(look_after(self._answers.results, self._answers.view, self.batches.journal.settle))
         try:

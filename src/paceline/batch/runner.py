@@ -149,11 +149,11 @@ class Runner:
 
     async def run(self) -> None:
         """Send everything."""
-        restore = heed(partial(asyncio.get_running_loop().call_soon_threadsafe, self._on_signal))
         tally = self._answers.tally
         workers = min(self._workers, max(tally.left, 1))
         tally.ideal.begin(self.client.limiter.pacer.clock.now_ns() / NS, tally.start.pools)
         self.client.open()
+        restore = heed(partial(asyncio.get_running_loop().call_soon_threadsafe, self._on_signal))
         self._tasks = [asyncio.create_task(self._work()) for _ in range(workers)]
         progress = asyncio.create_task(self._show())
         looks = asyncio.create_task(look_after(self._answers.results, self._answers.view))
