@@ -207,6 +207,9 @@ async def test_async_context_and_limits_in_mid_run():
         with pytest.raises(SettingsError, match="did you mean 'latency_s'"):
             emulator.reset(latncy_s=1)
         assert (await client.get(f"{emulator.base_url}/v1/models")).json()["data"][0]["id"] == "m"
+        assert (
+            await client.head(f"{emulator.base_url}/v1/models")
+        ).status_code == 200  # a probe of a container's health
         assert (await client.get(f"{emulator.base_url}/v1/nothing")).status_code == 404
 
 

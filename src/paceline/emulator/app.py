@@ -87,7 +87,8 @@ class App:
         elif target is not None:
             await _Exchange(self, target, scope, headers, body).serve(receive, send)
         else:
-            status, value = self._own(scope["method"], scope["path"], body)
+            method = "GET" if scope["method"] == "HEAD" else scope["method"]  # uvicorn sends no body then
+            status, value = self._own(method, scope["path"], body)
             await send_answer(send, HttpAnswer(status, [JSON], dump(value)))
 
     def _own(self, method: str, path: str, body: bytes) -> tuple[int, Any]:
