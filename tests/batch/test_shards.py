@@ -84,11 +84,12 @@ def test_three_processes_share_a_quota_and_one_is_killed(tmp_path, emulator, com
     assert emulator.tally()["admitted"] <= 120 + 40
 
 
-def test_the_order_is_that_of_the_input(tmp_path, source, target):
+def test_the_order_is_that_of_the_input(tmp_path, target):
+    source = write_lines(tmp_path / "in.jsonl", chats(10)[::-1])
     outputs = outputs_of(tmp_path, ["r9", "r3", "r0"], ["r8", "r1", "r2", "r7"], ["r4", "r6", "r5"])
     merged = merge(str(source), outputs, str(target))
     assert merged.complete
-    assert ids_in(target) == [f"r{n}" for n in range(10)]
+    assert ids_in(target) == [f"r{n}" for n in reversed(range(10))]
     assert not list(tmp_path.glob("*.part"))
 
 
