@@ -7,6 +7,7 @@ from core_shared_ledger import Member
 
 from paceline.core.quota import NS
 from paceline.core.results import LEARNED, Reading, Refusal, RefusalKind, SourceKind
+from paceline.shared.ledger import SharedLedger
 from paceline.shared.messages import Refused
 
 
@@ -88,10 +89,19 @@ class TestCeiling:
         member.take(1)
         assert 0.5 < member.meter.ceiling < 0.53
 
-    def test_a_refusal_there_begins_a_measurement_here(self, member):
+    @pytest.mark.parametrize("before", [0.0, 9.0])
+    def test_a_refusal_there_begins_a_measurement_here(self, member, before):
+        """Also in a store that has lost its ledger, and with it what was refused ``before``."""
         member.wait(60)
+        if before:
+            member.other_process_sends(Refused([before], 0))
+            member.answer(member.take(1))
+            member.wait(60)
+            member.ledger = SharedLedger()
         member.other_process_sends(Refused([2.0], 0))
         member.exchange_soon()
+        if before:  # the answer shows that
+            member.answer(member.take(1))
         began_ns = member.now_ns
         while member.now_ns < began_ns + 10 * NS:  # half the rate is admitted
             member.answer(member.take(1))

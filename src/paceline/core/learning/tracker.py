@@ -311,7 +311,7 @@ class QuotaTracker:
     def ledger_restarted(self) -> None:
         """Begin an epoch that is above all earlier ones: the store has lost the shared ledger and started a new one."""
         self.epoch += EPOCHS_MAX
-        self.charges, self.shifted_ns = Charges(), 0
+        self.charges, self.shifted_ns, self.entry.refused = Charges(), 0, 0.0
         self.rate.first = None
 
     def learned_elsewhere(
