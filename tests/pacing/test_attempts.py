@@ -3,12 +3,15 @@
 import asyncio
 import contextlib
 from dataclasses import replace
+from types import SimpleNamespace
 
 import httpx
 import pytest
 from tests.simulation.troubles import SimulatedStore, SimulatedWorker
 
 import paceline
+from paceline.pacing.breaker import Health
+from paceline.pacing.tries import Tries
 from paceline.planner.timeline import Timeline
 from paceline.testing import ManualClock, run_virtual
 from virtual_time import virtual
@@ -354,3 +357,21 @@ def test_a_refusal_without_a_wait_pauses_by_the_policy_whoever_reports_it(clock,
     with pytest.raises(paceline.GaveUpError) as caught:
         run_virtual(main(reported=True, refusals=3), clock)
     assert caught.value.attempts == 3
+
+
+def test_the_budget_of_retries_knows_what_other_threads_have_had_admitted_before_its_turn(monkeypatch):
+    scheduler, known = Call().limiter.pacer.pools.scheduler(POOL), []
+    enter, progress = scheduler.section.read, scheduler.pool.progress
+
+    def read(*args):
+        progress.admitted += 1
+        return enter(*args)
+
+    def ask(now_ns, admitted, due=0.0):
+        known.append(admitted)
+        return due
+
+    monkeypatch.setattr(scheduler.section, "read", read)
+    scheduler.retries = SimpleNamespace(spend=ask, wait_s=ask)
+    Tries(RETRY, Health(ManualClock(), None)).failed(scheduler, None, None)
+    assert known == [1, 2]

@@ -69,7 +69,8 @@ class Tries:
         if isinstance(decision, GiveUp):
             return decision
         if not decision.pool_wide:  # only this request waits
-            self._due = scheduler.read(scheduler.retries.spend, scheduler.pool.progress.admitted)
+            retries, progress = scheduler.retries, scheduler.pool.progress
+            self._due = scheduler.read(lambda now_ns: retries.spend(now_ns, progress.admitted))
             decision = replace(decision, delay_s=max(decision.delay_s, self._earned_s(scheduler)))
         until_ns = self._until_ns
         if until_ns is not None and now_ns + decision.delay_s * NS > until_ns:
@@ -95,7 +96,8 @@ class Tries:
 
     def _earned_s(self, scheduler: Scheduler) -> float:
         """The seconds until the budget of retries has earned the next attempt, or is to be asked again; 0: it has."""
-        return scheduler.read(scheduler.retries.wait_s, scheduler.pool.progress.admitted, self._due)
+        retries, progress = scheduler.retries, scheduler.pool.progress
+        return scheduler.read(lambda now_ns: retries.wait_s(now_ns, progress.admitted, self._due))
 
     def announce(self, scheduler: Scheduler, again: Again) -> None:
         """Log that another attempt follows."""
