@@ -2,6 +2,7 @@
 
 import pytest
 
+from paceline.core.ledger import Ledger
 from paceline.core.plan import INTERACTIVE, THERE_NS, Plan, PlanCapacity, PlanPolicy, Weighed, Window
 from paceline.core.queue import LaneSpec, Waiter
 from paceline.core.quota import NS
@@ -69,7 +70,7 @@ def test_nothing_goes_above_what_is_to_be_used(policy, used):
 
 def test_those_that_were_held_back_do_not_go_at_once():
     plan = plan_of(0.9, 1.5)
-    capacity = PlanCapacity(plan, T0)
+    capacity = PlanCapacity(plan, Ledger((), T0))
     waiters = [Waiter({}, AGENT) for _ in range(4)]
     decision = capacity.reserve(T0, waiters[0])
     assert isinstance(decision, WaitUntil)
@@ -84,7 +85,7 @@ def test_those_that_were_held_back_do_not_go_at_once():
 
 
 def test_those_that_were_held_back_wait_for_the_probe_of_a_pause_that_began_meanwhile():
-    capacity = PlanCapacity(plan_of(0.9, 1.5), T0)
+    capacity = PlanCapacity(plan_of(0.9, 1.5), Ledger((), T0))
     held, at_ns = Waiter({}, AGENT), T0 + HOUR_NS // 2
     assert (capacity.is_free(T0, PERSON), capacity.is_free(T0, AGENT)) == (True, False)
     assert capacity.reserve(T0, held).at_ns == at_ns
@@ -102,7 +103,7 @@ def test_what_no_answer_has_in_its_share_yet_counts():
     """What is in flight, by the share of one request, and what has ended since the stated share has risen."""
     plan, beside = plan_of(0.88, 5), []
     plan.weighed = {"5h": Weighed(0.004, 0.01)}
-    capacity = PlanCapacity(plan, T0)
+    capacity = PlanCapacity(plan, Ledger((), T0))
     capacity.of_pools = lambda: len(beside)
     free = []
     for _ in range(4):

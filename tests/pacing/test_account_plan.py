@@ -180,6 +180,17 @@ async def test_an_account_with_a_plan_that_is_shut_is_not_forgotten(clock, limit
 
 
 @virtual
+async def test_an_answer_may_take_as_long_as_the_settings_say(clock):
+    limiter = Limiter({"anthropic/*": "6000 requests/min"}, clock=clock, ttl_s=2 * HOUR)
+    await refused(limiter, FIVE_HOURS)
+    async with limiter.acquire(ONE, tokens=0) as permit:
+        await asyncio.sleep(HOUR)
+        (await limiter.acquire(ONE, tokens=0)).settle(output_tokens=1)
+        permit.settle(output_tokens=1)
+    assert limiter.status()["pools"]["anthropic/plan"]["counts"].get("lost", 0) == 0
+
+
+@virtual
 async def test_who_does_not_hold_gives_the_refusal_at_once(clock):
     row = Progress().row(1, 1, FIVE_HOURS)._replace(holds=False)
     assert RetryPolicy(max_retry_after_s=1e6).after(Failures(), FIVE_HOURS, row, 0.0) == GiveUp(

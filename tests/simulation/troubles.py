@@ -306,9 +306,9 @@ class SimulatedWorker:
         """See :class:`~paceline.pacing.scheduler.Worker`."""
         return SharedCapacity(ledger, queue, now_ns, who=self._process, learns=learns, **self._options)
 
-    def plan(self, plan: Plan, queue: Queue, now_ns: int) -> SharedPlan:
+    def plan(self, plan: Plan, ledger: Ledger, queue: Queue, now_ns: int) -> SharedPlan:
         """See :class:`~paceline.pacing.scheduler.Worker`."""
-        return SharedPlan(plan, queue, now_ns, who=self._process, **self._options)
+        return SharedPlan(plan, ledger, queue, now_ns, who=self._process, **self._options)
 
     def agreed(self, pool: str, text: str) -> str:
         """See :class:`~paceline.pacing.scheduler.Worker`."""

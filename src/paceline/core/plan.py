@@ -180,8 +180,8 @@ class PlanCapacity(LocalCapacity):
         heard: Called with the name of a window, what another process has noted of it, and how many nanoseconds ago.
     """
 
-    def __init__(self, plan: Plan, now_ns: int) -> None:
-        super().__init__(Ledger((), now_ns))
+    def __init__(self, plan: Plan, ledger: Ledger) -> None:
+        super().__init__(ledger)
         self.plan, self.behind = plan, QUEUE
         self.holds, self.held_ns = "", 0
         self.notices: deque[str] = deque()

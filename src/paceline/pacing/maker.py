@@ -104,7 +104,8 @@ class PoolMaker:
         """The scheduler of the pool that all requests of an account pass; see :class:`PlanCapacity`."""
         settings, worker, queue = self.settings, self.worker, self._queue()
         now_ns = settings.clock.now_ns()
-        capacity = PlanCapacity(plan, now_ns) if worker is None else worker.plan(plan, queue, now_ns)
+        ledger = Ledger((), now_ns, ttl_s=settings.ttl_s)
+        capacity = PlanCapacity(plan, ledger) if worker is None else worker.plan(plan, ledger, queue, now_ns)
         pool = Pool(name, capacity, queue, waiting_max=settings.waiting_max, served=False)
         capacity.notices, capacity.allowance = pool.notices, pool.progress.allowance
         capacity.heard, capacity.of_pools = heard, of_pools

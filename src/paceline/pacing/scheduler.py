@@ -66,7 +66,7 @@ class Worker(Protocol):
     def capacity(self, ledger: Ledger, queue: Queue, now_ns: int, *, learns: Learns) -> Capacity:
         """A capacity of the quotas in ``ledger`` for the requests in ``queue``."""
 
-    def plan(self, plan: Plan, queue: Queue, now_ns: int) -> PlanCapacity:
+    def plan(self, plan: Plan, ledger: Ledger, queue: Queue, now_ns: int) -> PlanCapacity:
         """The capacity of the plan of an account, whose requests wait in ``queue``."""
 
     def agreed(self, pool: str, text: str) -> str:

@@ -31,8 +31,8 @@ SHUT, PERSON, WINDOW = "shut", "person", "window "
 class SharedPlan(StoreSide, PlanCapacity):  # type: ignore[override]  # attributes of the one are properties of the other
     """The capacity of the pool that all requests of an account pass, in all processes."""
 
-    def __init__(self, plan: Plan, queue: Queue, now_ns: int, *, who: str, **options: Any) -> None:
-        PlanCapacity.__init__(self, plan, now_ns)
+    def __init__(self, plan: Plan, ledger: Ledger, queue: Queue, now_ns: int, *, who: str, **options: Any) -> None:
+        PlanCapacity.__init__(self, plan, ledger)
         # No leases: the ledger has no quotas, so there is nothing to lend.
         StoreSide.__init__(self, Ledger((), now_ns), queue, now_ns, who=who, **options | {"lease_s": 0.0})
         self._probe: Reservation | None = None  # that all processes wait for

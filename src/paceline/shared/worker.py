@@ -85,9 +85,9 @@ class StoreWorker:
         """A capacity of the quotas in ``ledger`` for the requests in ``queue``."""
         return SharedCapacity(ledger, queue, now_ns, who=_new_name(), learns=learns, **self._options)
 
-    def plan(self, plan: Plan, queue: Queue, now_ns: int) -> SharedPlan:
+    def plan(self, plan: Plan, ledger: Ledger, queue: Queue, now_ns: int) -> SharedPlan:
         """The capacity of the plan of an account."""
-        return SharedPlan(plan, queue, now_ns, who=_new_name(), **self._options)
+        return SharedPlan(plan, ledger, queue, now_ns, who=_new_name(), **self._options)
 
     def agreed(self, pool: str, text: str) -> str:
         """What the first process has noted under ``pool``; ``text``, if that is this one, or if the store does not answer."""
