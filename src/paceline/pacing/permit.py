@@ -140,8 +140,8 @@ _BACKOFF: Final = (progress.FIRST_S, progress.MOST_S)
 class Permit:
     """The right to make one attempt. Its cost is reserved until it is settled, cancelled or refused.
 
-    A permit that stays open is charged in full. ``with`` and ``async with`` close it at the end of the block, as
-    reserved and with a warning, if it was not settled.
+    A permit that stays open is charged in full. ``with permit:`` closes it at the end of the block, as reserved and
+    with a warning, if it was not settled. So do ``with`` and ``async with limiter.acquire(...)``.
 
     Attributes:
         refusal: The refusal that was reported, or ``None``.
