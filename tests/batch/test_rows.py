@@ -98,25 +98,18 @@ class TestAwaited:
         with pytest.raises(paceline.SettingsError, match="rows is a dict"):
             await ask({})
 
-    async def test_a_cancellation_stops_it(self, ask, emulator, tmp_path):
+    @pytest.mark.parametrize("sending", [True, False])
+    async def test_a_cancellation_stops_it(self, ask, emulator, tmp_path, sending):
+        """Also before it has sent anything."""
         emulator.reset(latency_s=0.2, limits={"*": FAST})
         journal = tmp_path / "answers.jsonl"
         task = asyncio.create_task(ask([{"prompt": f"{n}?"} for n in range(50)], journal=journal, workers=2))
-        await asyncio.to_thread(until, lambda: sent(emulator) >= 4)
+        await (asyncio.to_thread(until, lambda: sent(emulator) >= 4) if sending else asyncio.sleep(0))
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        answered = journal.read_text().splitlines()
+        answered = journal.read_text().splitlines() if journal.exists() else []
         assert len(answered) == sent(emulator) < 50
-
-    async def test_it_may_be_cancelled_before_it_sends(self, ask, emulator):
-        emulator.reset(latency_s=0.1, limits={"*": FAST})
-        task = asyncio.create_task(ask([{"prompt": f"{n}?"} for n in range(50)], workers=1))
-        await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert sent(emulator) < 50
 
 
 def test_in_a_notebook(ask, monkeypatch):

@@ -119,25 +119,6 @@ def test_a_bad_day_costs_nothing(start, api, unkind):
     one.completes(batches=3)
 
 
-@APIS
-def test_results_below_the_providers_count_are_an_error_and_sent_again_on_demand(start, api, timing):
-    timing(**PATIENT | {"unread_s": 0.05})
-    one = start(api, Unkind(dropped=2), count=8)
-    assert one.run() == 1
-    errors = [record["error"] for record in read_answers(one.output) if record["error"]]
-    assert [error["code"] for error in errors] == ["result_unread"] * 4
-    assert all("4 results by the provider's count, and 2 can be read" in error["message"] for error in errors)
-    assert {batch.id in str(errors) for batch in one.server.batches} == {True}
-    assert any("reading them again for" in text for text in one.said.lines)
-    assert one.run() == 1
-    assert "4 requests may be answered, but the result was not read: --repair sends them again" in one.said.lines[-1]
-    assert len(one.server.batches) == 2  # nothing was made again
-    one.server.unkind.dropped = 0
-    assert one.run(repair=True) == 0
-    assert len(one.server.batches) == 3
-    assert one.wrong(late=True)[:-4] == []  # four were paid twice, as it was asked for
-
-
 @pytest.mark.sample(4)
 @APIS
 @pytest.mark.parametrize("unkind", [{"late": 1}, {"lag": 1}, {"late": 2}, {"lag": 2, "pending": 2}], ids=str)
@@ -307,17 +288,24 @@ def test_a_batch_whose_answers_were_cut_is_not_complete_by_what_it_has_not_done(
 
 @pytest.mark.sample(5)
 @APIS
-@pytest.mark.parametrize("gone", [404, 410, b"", b"<html></html>", b'{"data": []}\n'], ids=str)
-def test_results_that_are_gone_end_as_unread(start, api, gone, timing):
+@pytest.mark.parametrize("gone", [404, 410, b"", b"<html></html>", b'{"data": []}\n', None], ids=str)
+def test_results_that_are_gone_or_below_the_count_are_sent_again_on_demand_only(start, api, gone, timing):
     timing(**PATIENT | {"unread_s": 0.03, "lost_s": 0.03})
-    one = start(api, Unkind(gone=gone), count=8)
+    one = start(api, Unkind(gone=gone, dropped=2 * (gone is None)), count=8)
     assert one.run() == 1
-    errors = [record["error"]["code"] for record in read_answers(one.output) if record["error"]]
-    assert errors == ["result_unread"] * 4
+    errors = [record["error"] for record in read_answers(one.output) if record["error"]]
+    assert [error["code"] for error in errors] == ["result_unread"] * 4
+    if gone is None:  # in both batches
+        assert all("4 results by the provider's count, and 2 can be read" in error["message"] for error in errors)
+        assert {batch.id in str(errors) for batch in one.server.batches} == {True}
+        assert any("reading them again for" in text for text in one.said.lines)
     assert one.run() == 1
+    assert "4 requests may be answered, but the result was not read: --repair sends them again" in one.said.lines[-1]
     assert len(one.server.batches) == 2  # nothing was made again
+    one.server.unkind.dropped = 0
     assert one.run(repair=True) == 0
     assert len(one.server.batches) == 3
+    assert one.wrong(late=True)[:-4] == []  # the four are paid twice, as it was asked for
 
 
 def test_results_that_are_gone_of_a_batch_without_a_count_are_not_taken_for_undone(start, monkeypatch, timing):
