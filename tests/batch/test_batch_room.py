@@ -152,16 +152,12 @@ class TestLimit:
         yield low, lambda: resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
-    def test_the_command_does(self, tmp_path, emulator, soft):
-        call(write_lines(tmp_path / "in.jsonl", [chat("a")]), base_url=emulator.base_url)
-        low, now = soft
-        assert now() > low
-
-    def test_a_job_in_a_program_does_not(self, tmp_path, emulator, soft):
-        source = write_lines(tmp_path / "in.jsonl", [chat("a")])
+    def test_the_command_does_and_a_job_in_a_program_does_not(self, tmp_path, emulator, soft):
+        (low, now), source = soft, write_lines(tmp_path / "in.jsonl", [chat("a")])
         run_job(source, emulator.base_url, LineView())
-        low, now = soft
         assert now() == low
+        call(source, base_url=emulator.base_url)
+        assert now() > low
 
     @pytest.mark.long("a process of its own")
     def test_a_run_ends_with_few_files(self, tmp_path, emulator, command):
