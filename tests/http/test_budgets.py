@@ -22,6 +22,7 @@ from paceline.testing import ManualClock
 
 BIG = {"*": "100k requests/min"}
 PRICES = {"openai/gpt-5": {"input": 1_000.0, "output": 10_000.0}}  # 0.001 and 0.01 a token
+FEES = {"input": 1, "output": 2, "cache_write": 3, "hour_write": 4, "request": 0.5}
 MORNING_S = int(dt.datetime(2026, 11, 23, 8, tzinfo=dt.UTC).timestamp())
 
 
@@ -300,10 +301,18 @@ def test_a_tier_is_reserved_as_asked_and_charged_as_served(monkeypatch):
 
 
 class TestPrices:
-    def test_given_ones_take_precedence(self):
-        prices = Prices({"gpt-4o": {"input": 1, "output": 2, "cached": 0.5}})
-        usage = Usage(input_tokens=3_000_000, output_tokens=1_000_000, cached_tokens=1_000_000)
-        assert prices.usd("openai", "gpt-4o", usage) == 2 * 1 + 0.5 + 2
+    @pytest.mark.parametrize(
+        ("given", "provider", "model", "usage", "usd"),
+        [
+            ({"gpt-4o": {"input": 1, "output": 2, "cached": 0.5}}, "openai", "gpt-4o", Usage(3_000_000, 1_000_000, 1_000_000), 4.5),
+            ({"m": FEES}, "x", "m", Usage(2_000_000, 0, 0, 2_000_000, 1_000_000), 3 + 4 + 0.5),
+            ({}, "openrouter", "anything", Usage(1_000, 1_000, usd=0.25), 0.25),  # what the provider states is no estimate
+            ({}, "openrouter", "google/gemini-3-pro-image", Usage(0, 1_000), 0.001 * 120),  # pictures
+            ({}, "vercel", "google/gemini-3-pro-image", Usage(0, 1_000), 0.001 * 120),
+        ],
+    )  # fmt: skip
+    def test_given_ones_those_that_are_stated_and_those_of_resellers(self, given, provider, model, usage, usd):
+        assert Prices(given).usd(provider, model, usage) == pytest.approx(usd)
 
     @pytest.mark.parametrize(
         ("provider", "name", "model"),
@@ -364,9 +373,6 @@ class TestPrices:
             usd = float(genai_prices.calc_price(asked, model_ref=model, provider_id=provider).total_price)
         assert found == pytest.approx(usd)
 
-    def test_what_the_provider_states_is_no_estimate(self):
-        assert Prices({}).usd("openrouter", "anything", Usage(1_000, 1_000, usd=0.25)) == 0.25
-
     def test_the_fee_of_a_request_is_no_part_of_the_price_of_a_token(self):
         price = Prices({}).find("perplexity", "sonar")
         assert (price.input, price.output, price.request) == pytest.approx((1, 1, 0.012))
@@ -393,10 +399,6 @@ class TestPrices:
             prices.usd(account, "my-own-model", Usage(1_000, 0))
         assert caplog.text.count("no price is known") == 1
 
-    def test_a_given_price_has_a_fee_and_the_price_of_long_writes(self):
-        given = {"input": 1, "output": 2, "cache_write": 3, "hour_write": 4, "request": 0.5}
-        assert Prices({"m": given}).usd("x", "m", Usage(2_000_000, 0, 0, 2_000_000, 1_000_000)) == 3 + 4 + 0.5
-
     def test_a_price_by_the_time_of_day_is_looked_up_again(self, monkeypatch):
         at = dt.datetime(2026, 11, 24, 12, tzinfo=dt.UTC)
         prices = Prices({})
@@ -409,10 +411,6 @@ class TestPrices:
             monkeypatch.setattr("paceline.providers.prices.time.time", lambda m=minute: at.timestamp() + 60 * m)
             prices.usd("deepseek", "deepseek-chat", Usage(10))
         assert len(asked) == 2 * 10
-
-    @pytest.mark.parametrize("reseller", ["openrouter", "vercel"])
-    def test_pictures_cost_as_much_at_resellers(self, reseller):
-        assert Prices({}).usd(reseller, "google/gemini-3-pro-image", Usage(0, 1_000)) == pytest.approx(0.001 * 120)
 
     def test_every_length_at_which_a_known_price_changes_is_known(self):
         from genai_prices.data_snapshot import get_snapshot
