@@ -19,15 +19,6 @@ def fill(named, pools, key, count, now_s=0.0):
     return [named.use(key, pools.of_model("openai", f"{key}-{number}"), now_s) for number in range(count)]
 
 
-def test_one_key_cannot_use_up_the_pools_of_others(pools, monkeypatch):
-    monkeypatch.setattr(models, "MODELS_MAX", 20)
-    named = NamedModels(pools)
-    assert fill(named, pools, "bad", 50) == [True] * 20 + [False] * 30
-    assert len(pools.in_use) == 20
-    assert fill(named, pools, "good", 3) == [True] * 3
-    assert fill(named, pools, "bad", 21)[-2:] == [True, False]
-
-
 def test_idle_ones_are_forgotten_and_make_room(pools):
     named = NamedModels(pools)
     assert all(fill(named, pools, "a", MODELS_MAX))
@@ -73,9 +64,11 @@ def test_a_pool_that_knows_of_requests_is_not_forgotten(clock):
 def test_the_gateway_refuses_one_name_too_many(serve, emulator, client, keys, monkeypatch):
     monkeypatch.setattr(models, "MODELS_MAX", 3)
     bad, good = ({"authorization": f"Bearer {keys.add(name)}"} for name in ("bad", "good"))
-    url = serve(emulator.base_url).url + CHAT
+    running = serve(emulator.base_url)
+    url = running.url + CHAT
     answers = [client.post(url, json=chat(model=f"m{number}"), headers=bad) for number in range(5)]
     assert [answer.status_code for answer in answers] == [200, 200, 200, 429, 429]
     assert answers[-1].json()["error"]["code"] == "paceline_models"
+    assert len(running.limiter.status()["pools"]) == 3, "the pools of the others are forgotten at once"
     assert client.post(url, json=chat(model="m9"), headers=good).status_code == 200
     assert httpx2.get(url.removesuffix(CHAT) + "/readyz").status_code == 200

@@ -60,13 +60,6 @@ async def test_another_process_reads_the_same(reader):
     assert [one.refusal for one in seen] == [None] * len(asked)
 
 
-def test_models_that_a_key_may_not_use():
-    for more, word in (({}, None), ({"tools": [{"model": "dear"}]}, "model"), ({"model": "dear"}, "model")):
-        seen = look(task(provider_named("openai")), json.dumps(BODY | more).encode(), sent=True)
-        assert (seen.refusal and seen.refusal[1]) == word
-    assert look(task(provider_named("openai")), b'{"model": "good", "model": "dear"}', sent=True).refusal[1] == "twice"
-
-
 def test_a_request_is_described_once_for_all_accounts_of_an_api():
     members = [("openai", {}), ("openai@eu", {}), ("openai@us", {"good": "own"}), ("groq", {}), ("openai@asia", {})]
     servers = tuple((provider_named(name), models) for name, models in members)

@@ -312,14 +312,3 @@ def test_a_server_fault_behind_counts_for_the_breaker():
     with pytest.raises(RuntimeError), attempt:
         raise error
     assert pool_of(limiter)["cool_down_s"] > 0
-
-
-def test_a_text_is_tried_again():
-    retry = paceline.RetryPolicy(max_attempts=3, backoff_s=0.001)
-    limiter = paceline.Limiter({"jobs": "600 requests/min"}, retry=retry)
-    errors = [RuntimeError("Rate limit exceeded for gpt-4o")]
-    for attempt in limiter.attempts("jobs"):
-        with attempt:
-            if errors:
-                raise errors.pop()
-    assert limiter.status()["pools"]["jobs"]["counts"]["refused_rate"] == 1

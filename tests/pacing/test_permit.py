@@ -91,16 +91,6 @@ class TestRefused:
         (await limiter.acquire("own")).settle()
         assert (clock.now_ns() - start_ns) / NS == pytest.approx(pause_s, abs=1)  # too long a wait is tested
 
-    @virtual
-    async def test_refused_again_and_again_with_a_deadline(self, clock, limiter):
-        permit = await limiter.acquire("jobs", timeout=60, tokens=0)
-        for _ in range(3):
-            permit.refused(Refusal(RefusalKind.RATE, retry_after_s=2))
-            permit = await limiter.acquire("jobs", again=permit, tokens=0)
-        permit.refused(retry_after_s=100)
-        with pytest.raises(paceline.AcquireTimeoutError):
-            await limiter.acquire("jobs", again=permit, tokens=0)
-
 
 class TestLeft:
     """An error that leaves the block of a permit."""
