@@ -184,23 +184,6 @@ class TestPaced:
 
 
 class TestLanes:
-    @virtual
-    async def test_a_lane_reaches_calls_deep_below(self, clock):
-        limiter = jobs(clock)
-        await limiter.acquire("jobs")
-
-        async def deep():
-            await limiter.acquire("jobs")
-
-        with paceline.lane("wrap", weight=4):
-            tasks = [asyncio.create_task(deep()) for _ in range(3)]
-        tasks.append(asyncio.create_task(deep()))
-        tasks.append(asyncio.create_task(limiter.acquire("jobs", lane="named")._wait_async()))
-        await asyncio.sleep(0)
-        assert status(limiter)["lanes"] == {"wrap": 3, "default": 1, "named": 1}
-        await asyncio.gather(*tasks)
-        assert status(limiter)["lanes"] == {}
-
     def test_lanes_nest_and_end(self):
         limiter = jobs(ManualClock(), {"jobs": "60 requests/min"})
         with paceline.lane("outer"):
