@@ -61,25 +61,6 @@ class TestForgotten:
 
 
 class TestRefused:
-    @virtual
-    async def test_the_charge_stays_the_pool_pauses_and_the_next_attempt_goes_first(self, clock, limiter):
-        order = []
-
-        async def work(name, again=None):
-            permit = await limiter.acquire("jobs", tokens=100, again=again)
-            order.append(name)
-            permit.settle(tokens=100)
-
-        refused = await limiter.acquire("jobs", tokens=100)
-        start_ns = clock.now_ns()
-        refused.refused(retry_after_s=5)
-        assert left(limiter) == (900, 59, 0)
-        tasks = [asyncio.create_task(work(f"{i}")) for i in range(3)]
-        await asyncio.sleep(0)
-        await asyncio.gather(work("again", refused), *tasks)
-        assert (clock.now_ns() - start_ns) / NS == pytest.approx(5)
-        assert order == ["again", "0", "1", "2"]
-
     @pytest.mark.parametrize(("asked_s", "pause_s"), [(8, 8), (60, 60), (3_600, 15)])
     @virtual
     async def test_several_at_once_wait_as_stated(self, clock, asked_s, pause_s):
