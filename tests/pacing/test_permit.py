@@ -151,19 +151,20 @@ class TestLeft:
 
 
 class TestPrepaid:
-    def test_it_travels_down_and_is_used_once(self, limiter):
-        assert current_permit(limiter.pacer.pools.scheduler("jobs")) is None
+    def test_it_travels_down_and_is_used_once_while_it_is_open(self, limiter):
+        jobs, other = map(limiter.pacer.pools.scheduler, ("jobs", "other"))
+        assert current_permit(jobs) is None
         with limiter.acquire("jobs", tokens=5) as permit:
-            assert current_permit(limiter.pacer.pools.scheduler("other")) is None
-            assert current_permit(limiter.pacer.pools.scheduler("jobs")) is permit
-            assert current_permit(limiter.pacer.pools.scheduler("jobs")) is None  # a second attempt pays for itself
+            assert current_permit(other) is None
+            with limiter.acquire("other") as inner:
+                assert current_permit(other) is inner
+            assert current_permit(jobs) is permit
+            assert current_permit(jobs) is None  # a second attempt pays for itself
             permit.settle(tokens=5)
-        assert current_permit(limiter.pacer.pools.scheduler("jobs")) is None
-
-    def test_not_when_it_is_closed_already(self, limiter):
+        assert current_permit(jobs) is None
         with limiter.acquire("jobs", tokens=5) as permit:
             permit.settle()
-            assert current_permit(limiter.pacer.pools.scheduler("jobs")) is None
+            assert current_permit(jobs) is None
 
     @virtual
     async def test_to_tasks_started_inside_and_not_to_others(self, clock, limiter):
@@ -176,12 +177,6 @@ class TestPrepaid:
         bare = await limiter.acquire("jobs", tokens=0)
         assert await below() is None  # awaited, it belongs to nobody's block
         bare.settle()
-
-    def test_blocks_nest(self, limiter):
-        with limiter.acquire("jobs", tokens=0) as outer:
-            with limiter.acquire("other") as inner:
-                assert current_permit(limiter.pacer.pools.scheduler("other")) is inner
-            assert current_permit(limiter.pacer.pools.scheduler("jobs")) is outer
 
 
 def test_its_repr_says_what_it_is(limiter):
