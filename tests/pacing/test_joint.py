@@ -108,16 +108,6 @@ class TestNames:
 
 class TestTogether:
     @virtual
-    async def test_all_models_are_charged_to_it_and_others_are_not(self, clock):
-        calls = Calls(clock, {"openai": "60 requests/min burst 1"}, OPENAI | {"jobs": "6000 requests/min"})
-        await asyncio.gather(*(calls.one(model) for _ in range(20) for model in "abc"))
-        for _ in range(5):
-            assert calls.limiter.try_acquire("jobs")
-        assert [at_s for _, at_s in calls.log] == list(range(60))
-        assert Counter(model for model, _ in calls.log) == {"a": 20, "b": 20, "c": 20}
-        assert spent(calls.limiter) == [60]
-
-    @virtual
     async def test_a_model_that_waits_for_its_own_quota_uses_nothing_of_it(self, clock):
         slow = OPENAI | {"openai/a": "1 requests/min burst 1"}
         calls = Calls(clock, {"openai": "60 requests/min burst 1"}, slow)

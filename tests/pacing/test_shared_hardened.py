@@ -49,14 +49,6 @@ class TestClosed:
         limiter.close()
         assert world.store.charged(1)[1] == 10
 
-    def test_it_signs_off(self, world):
-        one, other = world.joined(), world.joined()
-        world.move(1)
-        assert world.status(other)["store"]["peers"] == 2
-        one.close()
-        world.take(other).settle()
-        assert world.status(other)["store"]["peers"] == 1
-
     def test_not_while_it_holds_slots(self, world):
         one, other = world.limiter("600 requests/min, 1 concurrency"), world.limiter("600 requests/min, 1 concurrency")
         permit = world.take(one)
