@@ -38,19 +38,23 @@ def spent(limiter, name="joint/openai/*"):
 
 
 class Calls:
-    """Calls, each with its model and the second of its start."""
+    """Calls of a limiter, each with its pool and the second of its start."""
 
-    def __init__(self, clock, joint, limits=OPENAI, **given):
-        self.clock, self.start_ns, self.log = clock, clock.now_ns(), []
-        self.limiter = limiter_of(clock, joint, limits, **given)
+    def __init__(self, limiter):
+        self.limiter, self.clock, self.log = limiter, limiter.pacer.clock, []
+        self.start_ns = self.clock.now_ns()
 
-    async def one(self, model, **options):
-        async with self.limiter.acquire(f"openai/{model}", **options) as permit:
-            self.log.append((model, round((self.clock.now_ns() - self.start_ns) / NS, 3)))
+    def note(self, name):
+        self.log.append((name, round((self.clock.now_ns() - self.start_ns) / NS, 6)))
+
+    async def one(self, name, answer_s=0.0, **options):
+        async with self.limiter.acquire(name, **options) as permit:
+            self.note(name)
+            await asyncio.sleep(answer_s)
             permit.settle()
 
     def later(self, models, **options):
-        return [asyncio.create_task(self.one(model, **options)) for model in models]
+        return [asyncio.create_task(self.one(f"openai/{model}", **options)) for model in models]
 
 
 class TestNames:
@@ -110,19 +114,19 @@ class TestTogether:
     @virtual
     async def test_a_model_that_waits_for_its_own_quota_uses_nothing_of_it(self, clock):
         slow = OPENAI | {"openai/a": "1 requests/min burst 1"}
-        calls = Calls(clock, {"openai": "60 requests/min burst 1"}, slow)
+        calls = Calls(limiter_of(clock, {"openai": "60 requests/min burst 1"}, slow))
         first = calls.later("a" * 50)
         await asyncio.sleep(0)
         await asyncio.gather(*calls.later("b" * 100))
         await gone(first)
         log = calls.log
-        assert Counter(model for model, _ in log) == {"a": 2, "b": 100}
-        assert log[-1] == ("b", 101)
+        assert Counter(name for name, _ in log) == {"openai/a": 2, "openai/b": 100}
+        assert log[-1] == ("openai/b", 101)
 
     @virtual
     async def test_several_of_them_hold_at_once(self, clock):
         joint = {"openai/a, openai/b": "60 requests/min burst 1", "*": "30 requests/min burst 1"}
-        calls = Calls(clock, joint)
+        calls = Calls(limiter_of(clock, joint))
         await asyncio.gather(*calls.later("abc" * 10))
         assert [at_s for _, at_s in calls.log] == [2 * number for number in range(30)]
         assert (spent(calls.limiter, "joint/openai/a, openai/b"), spent(calls.limiter, "joint/*")) == ([20], [30])
@@ -246,16 +250,16 @@ class TestBound:
 
     @virtual
     async def test_a_higher_priority_goes_first_over_all_pools(self, clock):
-        calls = Calls(clock, {"openai": "60 requests/min burst 1"})
+        calls = Calls(limiter_of(clock, {"openai": "60 requests/min burst 1"}))
         tasks = calls.later("aaaa")
         await asyncio.sleep(0)
         urgent = calls.later("bb", lane=paceline.LaneSpec("urgent", priority=1))
         await asyncio.gather(*tasks, *urgent)
-        assert [model for model, _ in calls.log] == list("abbaaa")
+        assert [name for name, _ in calls.log] == [f"openai/{model}" for model in "abbaaa"]
 
     @virtual
     async def test_a_refused_attempt_goes_before_those_that_came_later(self, clock):
-        calls = Calls(clock, {"openai": "60 requests/min burst 1"})
+        calls = Calls(limiter_of(clock, {"openai": "60 requests/min burst 1"}))
         refused = await calls.limiter.acquire("openai/a")
         others = calls.later("b" * 50)
         await asyncio.sleep(5.5)
@@ -266,8 +270,8 @@ class TestBound:
 
     @virtual
     async def test_who_waits_there_while_its_pool_pauses_keeps_its_place_in_both(self, clock):
-        calls = Calls(clock, {"openai": "60 requests/min burst 1"})
-        await calls.one("a")
+        calls = Calls(limiter_of(clock, {"openai": "60 requests/min burst 1"}))
+        await calls.one("openai/a")
         mine = calls.later("a")
         await asyncio.sleep(0)
         others = calls.later("b" * 100)
@@ -275,8 +279,8 @@ class TestBound:
         await asyncio.gather(*mine)
         await gone(others)
         log = calls.log
-        assert log[-1] == ("a", pytest.approx(31, abs=1))
-        assert log[1:3] == [("b", 1), ("b", 2)], "what it gives back is used at once"
+        assert log[-1] == ("openai/a", pytest.approx(31, abs=1))
+        assert log[1:3] == [("openai/b", 1), ("openai/b", 2)], "what it gives back is used at once"
 
 
 class TestShown:
@@ -327,8 +331,8 @@ async def test_a_request_that_counts_as_lost_in_its_own_pool_is_charged_again(cl
 
 @virtual
 async def test_a_pool_whose_requests_wait_in_the_line_is_not_silent(clock):
-    calls = Calls(clock, {"openai": "60 requests/min burst 1"})
-    await calls.one("a")
+    calls = Calls(limiter_of(clock, {"openai": "60 requests/min burst 1"}))
+    await calls.one("openai/a")
     (await calls.limiter.acquire("openai/a", tokens=1)).settle(tokens=1)  # answers are known
     tasks = []
     for _ in range(60):

@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import httpx2
 import pytest
+from test_joint import OPENAI, Calls
 
 import paceline
 from grids import WORLD
@@ -17,37 +18,27 @@ from virtual_time import virtual
 from waits import run_all
 
 STEP_S = 0.05
-OPENAI = {f"openai/{model}": "6000 requests/min" for model in "abc"}
 
 
-class Starts:
-    """Calls, each with its model and the second of its start."""
+def starts_of(clock, limits=OPENAI, **given):
+    return Calls(paceline.Limiter(limits, min_interval_s=STEP_S, clock=clock, **given))
 
-    def __init__(self, clock, limits=OPENAI, **given):
-        self.limiter = paceline.Limiter(limits, min_interval_s=STEP_S, clock=clock, **given)
-        self.clock, self.start_ns, self.log = clock, clock.now_ns(), []
 
-    async def one(self, name, answer_s=0.0, **options):
-        async with self.limiter.acquire(name, **options) as permit:
-            self.log.append((name, (self.clock.now_ns() - self.start_ns) / NS))
-            await asyncio.sleep(answer_s)
-            permit.settle()
-
-    def gaps(self):
-        return [round(after - before, 6) for (_, before), (_, after) in pairwise(self.log)]
+def gaps(starts):
+    return [round(after - before, 6) for (_, before), (_, after) in pairwise(starts.log)]
 
 
 @virtual
 async def test_in_arrival_order_over_all_models(clock):
-    starts = Starts(clock, learn=False)
+    starts = starts_of(clock, learn=False)
     await asyncio.gather(*(starts.one(name) for _ in range(40) for name in OPENAI))
-    assert set(starts.gaps()) == {STEP_S}
+    assert set(gaps(starts)) == {STEP_S}
     assert [name for name, _ in starts.log] == list(OPENAI) * 40
 
 
 @virtual
 async def test_other_providers_are_not_spaced_with_it(clock):
-    starts = Starts(clock, {"openai/a": "60 requests/min", "groq/x": "60 requests/min", "jobs": "60 requests/min"})
+    starts = starts_of(clock, {"openai/a": "60 requests/min", "groq/x": "60 requests/min", "jobs": "60 requests/min"})
     await asyncio.gather(*(starts.one(name) for name in ("openai/a", "groq/x", "jobs")))
     log, pools = starts.log, set(starts.limiter.status()["pools"])
     assert [at_s for _, at_s in log] == [0, 0, 0]
@@ -57,15 +48,15 @@ async def test_other_providers_are_not_spaced_with_it(clock):
 @pytest.mark.parametrize("slots", [1, 3, 10])
 @virtual
 async def test_also_where_slots_become_free_together(clock, slots):
-    starts = Starts(clock, concurrency={"openai": slots}, learn=False)
+    starts = starts_of(clock, concurrency={"openai": slots}, learn=False)
     await asyncio.gather(*(starts.one(name, answer_s=1.0) for name in OPENAI for _ in range(20)))
-    assert min(starts.gaps()) >= STEP_S
+    assert min(gaps(starts)) >= STEP_S
     assert starts.log[-1][1] <= 60 / slots * (1 + STEP_S)
 
 
 @virtual
 async def test_a_request_that_gives_up_leaves_its_turn(clock):
-    starts = Starts(clock)
+    starts = starts_of(clock)
     await starts.one("openai/a")
     with pytest.raises(paceline.AcquireTimeoutError, match=r"openai/b: .*1 requests/0\.05s exact"):
         await starts.one("openai/b", timeout=0.01)
@@ -77,10 +68,10 @@ async def test_a_request_that_gives_up_leaves_its_turn(clock):
 
 @virtual
 async def test_under_attached_clients_and_by_hand_together(clock):
-    starts = Starts(clock)
+    starts = starts_of(clock)
 
     def answer(request):
-        starts.log.append((request.url.path, (clock.now_ns() - starts.start_ns) / NS))
+        starts.note(request.url.path)
         return httpx2.Response(200, json={"usage": {"prompt_tokens": 9, "completion_tokens": 1}})
 
     async with httpx2.AsyncClient(transport=httpx2.MockTransport(answer), base_url="http://api") as http:
@@ -88,7 +79,7 @@ async def test_under_attached_clients_and_by_hand_together(clock):
         bodies = [{"model": model, "messages": [], "max_tokens": 5} for model in "abc"]
         calls = [http.post("/v1/chat/completions", json=body) for body in bodies]
         await asyncio.gather(*calls, *(starts.one(name) for name in OPENAI))
-    assert starts.gaps() == [STEP_S] * 5
+    assert gaps(starts) == [STEP_S] * 5
 
 
 @pytest.mark.parametrize(
@@ -98,7 +89,7 @@ async def test_under_attached_clients_and_by_hand_together(clock):
 async def test_quotas_hold_at_the_provider_while_many_wait_for_their_start(clock, rates):
     """The provider's buckets stay full until the requests are sent, which is up to a minute after their charge here."""
     limits = {f"openai/{model}": f"{rate} requests/min" for model, rate in zip("abc", rates, strict=True)}
-    starts = Starts(clock, limits, learn=False)
+    starts = starts_of(clock, limits, learn=False)
     servers = {name: BucketRule(rate, 60.0, starts.start_ns / NS) for name, rate in zip(limits, rates, strict=True)}
     refused = Counter()
 
