@@ -14,7 +14,7 @@ from paceline.core.results import (
     QueueFullError,
     QuotaError,
 )
-from paceline.pacing.permit import Later, Permit, refuse
+from paceline.pacing.permit import refuse
 from paceline.pacing.retry import GiveUp
 from paceline.testing import ManualClock
 from virtual_time import virtual
@@ -114,14 +114,6 @@ class TestErrors:
     def test_a_pool_that_nobody_knows(self):
         with pytest.raises(QuotaError, match=r"jbos.*jobs"):
             jobs(ManualClock()).acquire("jbos")
-
-
-def test_try_acquire_gives_a_permit_or_when_to_ask_again(clock):
-    limiter = jobs(clock)
-    assert isinstance(limiter.try_acquire("jobs"), Permit)
-    assert limiter.try_acquire("jobs") == Later(1.0, "60 requests/min burst 2")
-    clock.advance(1)
-    assert isinstance(limiter.try_acquire("jobs"), Permit)
 
 
 class TestPaced:
