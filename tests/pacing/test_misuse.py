@@ -189,43 +189,44 @@ class Starting(ManualClock):
         return super().call_at(at_ns, callback)
 
 
-def test_a_signal_handler_that_asks_while_the_thread_of_timers_starts_gets_an_error():
-    """If it waited, its thread would hold the lock of the pool, so that nothing could let it go."""
+@pytest.fixture
+def starting():
+    """A limiter whose permit gives tokens back while the thread of timers starts, for one that waits; and what is done then."""
     limiter = limiter_of("60 tokens/min", clock=(clock := Starting()))
     held = limiter.acquire("jobs", tokens=60).wait()
     waits = started(limiter.acquire("jobs", tokens=60).wait)
     until(lambda: limiter.status()["pools"]["jobs"]["waiting"])
+    yield limiter, held, clock.meanwhile
+    clock.advance(60)
+    join(waits)
+
+
+def test_a_signal_handler_that_asks_while_the_thread_of_timers_starts_gets_an_error(starting):
+    """If it waited, its thread would hold the lock of the pool, so that nothing could let it go."""
+    limiter, held, meanwhile = starting
 
     def handler():
         with pytest.raises(RuntimeError, match="from a signal handler"):
             limiter.try_acquire("jobs", tokens=1)
 
-    clock.meanwhile.append(handler)
+    meanwhile.append(handler)
     held.settle(tokens=10)
-    assert not clock.meanwhile
+    assert not meanwhile
     assert isinstance(limiter.try_acquire("jobs", tokens=1), paceline.Later)
-    clock.advance(60)
-    join(waits)
 
 
-def test_another_greenlet_may_ask_while_the_thread_of_timers_starts(monkeypatch):
+def test_another_greenlet_may_ask_while_the_thread_of_timers_starts(starting, monkeypatch):
     """To a lock from before gevent's patch all greenlets are one thread. They have numbers of their own."""
-    found = []
-    limiter = limiter_of("60 tokens/min", clock=(clock := Starting()))
+    (limiter, held, meanwhile), found = starting, []
 
     def other_greenlet():
         with monkeypatch.context() as patch:
             patch.setattr(threading, "get_ident", lambda: -1)
             found.append(limiter.try_acquire("jobs", tokens=1))
 
-    held = limiter.acquire("jobs", tokens=60).wait()
-    waits = started(limiter.acquire("jobs", tokens=60).wait)
-    until(lambda: limiter.status()["pools"]["jobs"]["waiting"])
-    clock.meanwhile.append(other_greenlet)
+    meanwhile.append(other_greenlet)
     held.settle(tokens=10)  # the other one goes sooner, by another timer
     assert isinstance(found[0], paceline.Later)
-    clock.advance(60)
-    join(waits)
 
 
 def test_timers_that_are_not_needed_any_more_do_not_pile_up():
