@@ -2,6 +2,7 @@
 
 import httpx2
 
+import paceline
 from odd_server import sse
 
 CHAT = {"model": "gpt-5", "messages": [{"role": "user", "content": "Hi."}], "max_tokens": 5}
@@ -33,6 +34,10 @@ def attached(limiter, answer, provider=None, library=httpx2, **options):
     transport = library.MockTransport(answer if callable(answer) else lambda _: answer)
     client = library.Client(transport=transport, **{"base_url": "http://a.test"} | options)
     return limiter.attach(client, provider=provider)
+
+
+def wide_limiter(**options):
+    return paceline.Limiter({"openai/*": ["60k requests/min", "60M tokens/min"]}, **options)
 
 
 def pool_of(limiter, name=POOL):

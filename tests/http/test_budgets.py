@@ -101,9 +101,8 @@ class TestBudget:
     def test_what_was_reserved_is_not_spent(self, used, said, caplog):
         """A store gives back what was not used with its next reply."""
         answer = ANSWER | {"usage": {"prompt_tokens": 1, "completion_tokens": used}}
-        transport = httpx2.MockTransport(lambda _: httpx2.Response(200, json=answer))
         with closing(paceline.Limiter(BIG, prices=PRICES, budget="0.25 usd/day", store=MemoryStore())) as limiter:
-            client = limiter.attach(httpx2.Client(transport=transport, base_url="https://a.test"), provider="openai")
+            client = attached(limiter, lambda _: httpx2.Response(200, json=answer), "openai")
             assert [ask(client, tokens=23).status_code for _ in range(3)] == [200] * 3
         assert [record.message for record in caplog.records if "is spent" in record.message] == said
 
@@ -229,10 +228,8 @@ class TestUnpriced:
 
     @pytest.mark.parametrize("unpriced", ["count", "refuse"])
     def test_no_model_has_the_price_of_a_count_of_tokens(self, unpriced):
-        answer, limiter = httpx2.Response(200, json=ANSWER), limiter_with(budget="1 usd/day", unpriced=unpriced)
-        transport = httpx2.MockTransport(lambda _: answer)
-        client = limiter.attach(httpx2.Client(transport=transport, base_url="https://a.test"), provider="openai")
-        ask(client, model="count_tokens")
+        limiter = limiter_with(budget="1 usd/day", unpriced=unpriced)
+        ask(attached(limiter, httpx2.Response(200, json=ANSWER), "openai"), model="count_tokens")
         assert (spent(limiter) > 0) is (unpriced == "count")
         assert "openai/count_tokens" not in limiter.status()["pools"]
 

@@ -12,7 +12,7 @@ import httpx
 import httpx2
 import openai
 import pytest
-from chats import CHAT, PATH, pool_of, spent
+from chats import CHAT, PATH, pool_of, spent, wide_limiter
 
 import paceline
 from paceline.http import pace_transport
@@ -65,13 +65,9 @@ def client(limiter, library, status, headers, body, **options):
     return http, streams
 
 
-def make_limiter(**options):
-    return paceline.Limiter({"openai/*": ["60k requests/min", "60M tokens/min"]}, **options)
-
-
 @pytest.fixture
 def limiter():
-    return make_limiter()
+    return wide_limiter()
 
 
 @pytest.mark.parametrize("library", [httpx, httpx2])
@@ -104,7 +100,7 @@ def test_an_error_is_the_callers_to_read(library, status, limiter):
 
 @pytest.mark.parametrize("status", [400, 429, 500])
 def test_a_cut_error_body_closes_its_permit(status):
-    limiter = make_limiter(retry=paceline.RetryPolicy(max_attempts=1))
+    limiter = wide_limiter(retry=paceline.RetryPolicy(max_attempts=1))
     http, _ = client(limiter, httpx2, status, {"content-length": "1000"}, b"abc", fails=True)
     with http:
         if status == 429:  # the status alone says enough
@@ -118,7 +114,7 @@ def test_a_cut_error_body_closes_its_permit(status):
 
 
 def test_a_huge_refusal_is_looked_at_and_let_go():
-    limiter = make_limiter(retry=paceline.RetryPolicy(max_refused=2, backoff_s=0.01))
+    limiter = wide_limiter(retry=paceline.RetryPolicy(max_refused=2, backoff_s=0.01))
     bomb = gzip.compress(b" " * 50_000_000)
     http, streams = client(limiter, httpx2, 429, {"content-encoding": "gzip"}, bomb, size=65_536)
     with http:

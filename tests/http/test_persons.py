@@ -5,6 +5,7 @@ import json
 
 import httpx
 import pytest
+from chats import attached
 
 import paceline
 from paceline import Limiter
@@ -56,8 +57,7 @@ def test_a_terminal_of_a_login_is_interactive_and_any_other_client_is_one_of_the
         httpx.Response(429, headers={"retry-after": "0.01"}, json={"error": {}}),
         httpx.Response(200, json=ANSWER),
     ]
-    transport = httpx.MockTransport(lambda _: answers.pop(0))
-    client = limiter.attach(httpx.Client(transport=transport, headers=headers))
+    client = attached(limiter, lambda _: answers.pop(0), library=httpx, headers=headers)
     assert client.post(url, json=BODY).status_code == 200
     [pool] = limiter.status()["pools"].values()
     [found] = pool["waits"]

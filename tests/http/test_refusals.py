@@ -8,29 +8,26 @@ import time
 import httpx2
 import openai
 import pytest
-from chats import ANSWER, CHAT, PATH, pool_of, spent
+from chats import ANSWER, CHAT, PATH, pool_of, spent, wide_limiter
 
 import paceline
 from paceline.http import pace_transport
 
 
-class Script(httpx2.AsyncBaseTransport, httpx2.BaseTransport):
+class Script(httpx2.AsyncBaseTransport):
     """Answers as told, in order; notes when each request came."""
 
     def __init__(self, *answers):
         self.answers = list(answers)
         self.times = []
 
-    def handle_request(self, request):
+    async def handle_async_request(self, request):
         self.times.append(time.monotonic())
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
         status, headers, body = answer
         return httpx2.Response(status, headers=headers, stream=httpx2.ByteStream(json.dumps(body).encode()))
-
-    async def handle_async_request(self, request):
-        return self.handle_request(request)
 
 
 def rate_limited(retry_after="0.05", message="Rate limit reached", code="rate_limit_exceeded"):
@@ -48,12 +45,8 @@ def client(script, limiter):
     return httpx2.AsyncClient(transport=pace_transport(limiter, script, "openai"), base_url="http://127.0.0.1")
 
 
-def make_limiter(**options):
-    return paceline.Limiter({"openai/*": ["60k requests/min", "60M tokens/min"]}, **options)
-
-
 async def test_a_refusal_is_held_and_retried_inside():
-    limiter, script = make_limiter(), Script(rate_limited("0.2"), OK)
+    limiter, script = wide_limiter(), Script(rate_limited("0.2"), OK)
     async with client(script, limiter) as http:
         response = await http.post(PATH, json=CHAT)
     assert response.status_code == 200
@@ -65,7 +58,7 @@ async def test_a_refusal_is_held_and_retried_inside():
 
 
 async def test_a_long_wait_is_handed_up():
-    limiter = make_limiter()
+    limiter = wide_limiter()
     limiter.pacer.pools.scheduler("openai/gpt-5").pool.progress.refuse(
         1, 1, paceline.Refusal(paceline.RefusalKind.RATE, retry_after_s=3_000)
     )
@@ -93,7 +86,7 @@ async def test_a_long_wait_is_handed_up():
 )  # fmt: skip
 async def test_no_attempt_follows_the_last_one_and_the_sdk_sees_one_error(retry, refused, error, said):
     script = Script(refused, refused)
-    http_client = client(script, make_limiter(retry=retry))
+    http_client = client(script, wide_limiter(retry=retry))
     async with openai.AsyncOpenAI(api_key="k", base_url="http://127.0.0.1/v1", http_client=http_client) as sdk:
         with pytest.raises(error, match=said) as caught:
             await sdk.chat.completions.create(**CHAT)
@@ -103,7 +96,7 @@ async def test_no_attempt_follows_the_last_one_and_the_sdk_sees_one_error(retry,
 
 @pytest.mark.parametrize(("error", "charged"), [(httpx2.ConnectError("no"), 0), (httpx2.ReadError("gone"), 1)])
 async def test_what_was_never_sent_is_given_back(error, charged):
-    limiter = make_limiter()
+    limiter = wide_limiter()
     async with client(Script(error), limiter) as http:
         with pytest.raises(type(error)):
             await http.post(PATH, json=CHAT)
@@ -112,7 +105,7 @@ async def test_what_was_never_sent_is_given_back(error, charged):
 
 
 async def test_a_refusal_states_what_is_charged_where_a_request_names_no_maximum():
-    limiter, script = make_limiter(), Script(BOOKED, OK, OK, OK)
+    limiter, script = wide_limiter(), Script(BOOKED, OK, OK, OK)
     async with client(script, limiter) as http:
         await http.post(PATH, json=UNASKED)
         before = spent(limiter)["tokens"]
@@ -131,7 +124,7 @@ async def test_a_request_that_waits_meanwhile_is_estimated_again():
         async def handle_async_request(self, request):
             seen.append(spent(limiter)["tokens"])
             await asyncio.sleep(0)  # the other request joins the queue meanwhile
-            return self.handle_request(request)
+            return await super().handle_async_request(request)
 
     script = Slow(BOOKED, OK, OK)
     async with client(script, limiter) as http:
