@@ -284,7 +284,7 @@ async def test_a_flood_of_unknown_credentials_pushes_out_no_known_one(monkeypatc
     kept = {key: of(key) for key in ("served", "waits", "shut")}
     kept["served"][0].served = True
     kept["shut"][1].pause(kept["shut"][1].now_ns() + 10**12)
-    waiting = [asyncio.ensure_future(_await(limiter.acquire(kept["waits"][1].pool.name))) for _ in range(99)]
+    waiting = [asyncio.ensure_future(limiter.acquire(kept["waits"][1].pool.name)) for _ in range(99)]
     await asyncio.sleep(0)
     for number in range(500):
         _, pool = of(f"unknown {number}")
@@ -300,10 +300,6 @@ async def test_a_flood_of_unknown_credentials_pushes_out_no_known_one(monkeypatc
         [setattr(of(f"good {number}")[0], "served", True) for number in range(20)]
     monkeypatch.setattr(accounts, "IDLE_S", -1.0)
     assert of("one too many")[0] not in [account for account, _ in kept.values()]
-
-
-async def _await(acquisition):
-    await acquisition
 
 
 def test_two_digests_that_begin_alike_are_two_accounts(monkeypatch):

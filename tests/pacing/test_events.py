@@ -80,8 +80,7 @@ class TestByHand:
         limiter_with(heard).try_acquire("jobs").refused(refusal, **options)
         assert (heard[1].reason, heard[1].retry_after_s) == told
 
-    def test_one_that_expired_before_is_not_settled(self):
-        heard, clock = Heard(), ManualClock()
+    def test_one_that_expired_before_is_not_settled(self, heard, clock):
         limiter = limiter_with(heard, clock=clock, ttl_s=10)
         permit = limiter.try_acquire("jobs", tokens=5)
         clock.advance(11)

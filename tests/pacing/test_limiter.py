@@ -164,16 +164,13 @@ class TestPaced:
 
 
 class TestLanes:
-    def test_lanes_nest_and_end(self):
-        limiter = jobs(ManualClock(), {"jobs": "60 requests/min"})
+    def test_lanes_nest_and_end_and_may_be_given_whole(self):
+        limiter, spec = jobs(ManualClock(), {"jobs": "60 requests/min"}), paceline.LaneSpec("wrap", 4, 2)
         with paceline.lane("outer"):
             with paceline.lane("inner"):
                 assert limiter.acquire("jobs")._waiter.lane.name == "inner"
             assert limiter.acquire("jobs")._waiter.lane.name == "outer"
         assert limiter.acquire("jobs")._waiter.lane == paceline.LaneSpec()
-
-    def test_a_lane_may_be_given_whole(self):
-        limiter, spec = jobs(ManualClock(), {"jobs": "60 requests/min"}), paceline.LaneSpec("wrap", 4, 2)
         with paceline.lane(spec):
             assert limiter.acquire("jobs")._waiter.lane == spec
         with paceline.lane(spec, priority=0):

@@ -18,10 +18,6 @@ from waits import BOUND_S, until
 GONE = StoreError("obedient:store: gone")
 
 
-def asking(limiter):
-    return asyncio.create_task(limiter.acquire("jobs", tokens=0)._wait_async())
-
-
 def waiting_for(world, work, seconds=1.0):
     """What ``work`` returns in a thread, where it may wait for ``seconds`` of the world's time."""
     with ThreadPoolExecutor(1) as pool:
@@ -65,7 +61,7 @@ async def test_after_a_pause_of_the_breaker_one_goes_alone(world, lost):
         world.store.failure = GONE
         world.take(limiter).settle()
     limiter.pacer.pools.scheduler("jobs").pause(world.clock.now_ns() + 8 * NS)
-    tasks = [asking(limiter) for _ in range(10)]
+    tasks = [asyncio.ensure_future(limiter.acquire("jobs", tokens=0)) for _ in range(10)]
     await world.moved(7.9)
     assert not any(task.done() for task in tasks)
     await world.moved(0.5)
