@@ -22,6 +22,7 @@ from paceline.testing import ManualClock
 
 BIG = {"*": "100k requests/min"}
 PRICES = {"openai/gpt-5": {"input": 1_000.0, "output": 10_000.0}}  # 0.001 and 0.01 a token
+CACHED = {"input": 1, "output": 2, "cached": 0.5}
 FEES = {"input": 1, "output": 2, "cache_write": 3, "hour_write": 4, "request": 0.5}
 MORNING_S = int(dt.datetime(2026, 11, 23, 8, tzinfo=dt.UTC).timestamp())
 
@@ -283,9 +284,9 @@ class TestPrices:
     @pytest.mark.parametrize(
         ("given", "provider", "model", "usage", "usd"),
         [
-            ({"gpt-4o": {"input": 1, "output": 2, "cached": 0.5}}, "openai", "gpt-4o", Usage(3_000_000, 1_000_000, 1_000_000), 4.5),
+            ({"gpt-4o": CACHED}, "openai", "gpt-4o", Usage(3_000_000, 1_000_000, 1_000_000), 2 * 1 + 0.5 + 2),
             ({"m": FEES}, "x", "m", Usage(2_000_000, 0, 0, 2_000_000, 1_000_000), 3 + 4 + 0.5),
-            ({}, "openrouter", "anything", Usage(1_000, 1_000, usd=0.25), 0.25),  # what the provider states is no estimate
+            ({}, "openrouter", "anything", Usage(1_000, 1_000, usd=0.25), 0.25),  # as it states
             ({}, "openrouter", "google/gemini-3-pro-image", Usage(0, 1_000), 0.001 * 120),  # pictures
             ({}, "vercel", "google/gemini-3-pro-image", Usage(0, 1_000), 0.001 * 120),
         ],

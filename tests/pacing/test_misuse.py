@@ -191,7 +191,7 @@ class Starting(ManualClock):
 
 @pytest.fixture
 def starting():
-    """A limiter whose permit gives tokens back while the thread of timers starts, for one that waits; and what is done then."""
+    """A limiter with a waiter, a permit that sets its timer, and what is done while the thread of timers starts."""
     limiter = limiter_of("60 tokens/min", clock=(clock := Starting()))
     held = limiter.acquire("jobs", tokens=60).wait()
     waits = started(limiter.acquire("jobs", tokens=60).wait)
