@@ -268,20 +268,13 @@ def _without_url(error: aiohttp.ClientPayloadError | aiohttp.ClientResponseError
 class _Request:
     """A request of a run, through ``sender``; see :class:`~paceline.http.binding.Binding`."""
 
-    __slots__ = ("_content", "_headers", "_sender", "_target", "attempt")
+    __slots__ = ("_content", "_headers", "_sender", "_target", "address", "attempt", "target")
     is_async = True
 
     def __init__(self, sender: Sender, target: RunTarget, headers: Mapping[str, str], content: bytes) -> None:
         self._sender, self._target, self._headers, self._content = sender, target, headers, content
+        self.address, self.target = target.origin, target.key
         self.attempt = 0  # the number of the last attempt
-
-    @property
-    def address(self) -> str:
-        return self._target.origin
-
-    @property
-    def target(self) -> tuple[str, str]:
-        return self._target.key
 
     async def send(self, permit: Permit | None = None) -> WholeAnswer:  # noqa: ARG002
         self.attempt = self._sender.last + 1

@@ -224,25 +224,18 @@ class SimulatedHttp:
         network: The way to the provider.
         request: The request.
         route: Where it goes.
+        target: See ``Binding``.
+        address: See ``Binding``.
     """
 
     is_async = True
-    __slots__ = ("_levels", "_sized", "_tap", "network", "request", "route")
+    __slots__ = ("_levels", "_sized", "_tap", "address", "network", "request", "route", "target")
 
     def __init__(self, network: Network, route: Route, request: Request, sized: Sized) -> None:
         self.network, self.route, self.request, self._sized = network, route, request, sized
+        self.target, self.address = route.target, route.target[0]
         self._levels: tuple[list[Level], float] = ([], 0.0)  # at the admission, and when that was
         self._tap: Tap | None = None
-
-    @property
-    def address(self) -> str:
-        """See ``Binding``."""
-        return self.route.target[0]
-
-    @property
-    def target(self) -> tuple[str, str]:
-        """See ``Binding``."""
-        return self.route.target
 
     async def send(self, permit: Permit | None = None) -> CallReply:  # noqa: ARG002
         """Carry the request to the provider, and its answer back; it goes on when the caller has left."""
