@@ -29,9 +29,10 @@ from paceline.batch.index import Index
 from paceline.batch.reach import Reach, origin, reason
 from paceline.batch.redact import Secrets
 from paceline.batch.requests import RunRequest
-from paceline.batch.results import explaining, read_json
+from paceline.batch.results import read_json
 from paceline.batch.transport import NO_CONNECTION
 from paceline.batch.unpaid import is_unpaid
+from paceline.pacing.durable import explaining
 from paceline.pacing.lack import lack_of
 from paceline.providers.parse import answered_s
 from paceline.providers.roots import joined
@@ -139,7 +140,7 @@ def id_in(value: dict[str, Any], name: str = "id") -> str:
 
 
 _spooling: Final = partial(
-    explaining, "no temporary file can be made", "; set TMPDIR to a folder with room", BrokenError
+    explaining, "no temporary file can be made", "; set TMPDIR to a folder with room", kind=BrokenError
 )
 
 

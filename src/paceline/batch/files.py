@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from paceline.pacing.durable import explaining
+
 PDF: Final = "application/pdf"
 _HEIC: Final = ("image/heic", "image/heif")
 
@@ -119,11 +121,9 @@ def _file(cell: Any, column: str, provider: str, folder: Path) -> File:
     if text.startswith(("http://", "https://")):
         return _at_url(text, column, provider)
     path = _found(text, column, folder)
-    try:
-        with path.open("rb") as file:
-            head, size = file.read(_HEAD), path.stat().st_size
-    except OSError as error:
-        raise TypeError(f"{column!r} names {text[:200]!r}, which cannot be read: {error.strerror}") from None
+    what = f"{column!r} names {text[:200]!r}, which cannot be read"
+    with explaining(what, kind=TypeError), path.open("rb") as file:
+        head, size = file.read(_HEAD), path.stat().st_size
     data = f"{_MARK}{str(path.absolute()).encode('utf-8', 'surrogateescape').hex()};"
     return File(path.name, _type(head, column, repr(text[:200]), provider), data, size=(size + 2) // 3 * 4)
 
@@ -189,10 +189,8 @@ def refers(content: bytes) -> bool:
 
 def _content(found: re.Match[bytes]) -> bytes:
     path = bytes.fromhex(found[1].decode()).decode("utf-8", "surrogateescape")
-    try:
+    with explaining(f"{path} cannot be read any more", kind=GoneError):
         return b64encode(Path(path).read_bytes())
-    except OSError as error:
-        raise GoneError(f"{path} cannot be read any more: {error.strerror}") from None
 
 
 def add(line: dict[str, Any], files: Sequence[File]) -> None:

@@ -19,8 +19,9 @@ import sys
 from array import array
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import sha256
 from itertools import count, takewhile
 from typing import Any, BinaryIO, Final, Self
@@ -50,13 +51,7 @@ class OutputError(PacelineError):
     """The file of answers cannot be used; the message says why and what to do."""
 
 
-@contextmanager
-def explaining(what: str, then: str = "", kind: type[Exception] = OutputError) -> Iterator[None]:
-    """Raise an error of the system in the block as one of this kind: what failed, the system's words, and what to do then."""
-    try:
-        yield
-    except OSError as error:
-        raise kind(f"{what}: {error.strerror}{then}") from None
+explaining = partial(durable.explaining, kind=OutputError)
 
 
 @dataclass(slots=True)

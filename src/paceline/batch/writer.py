@@ -8,7 +8,7 @@ import time
 from array import array
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, BinaryIO, Final
 
 from paceline.batch.acceptance import UNREAD, maximum_of
@@ -19,6 +19,7 @@ from paceline.batch.reading import temporary
 from paceline.batch.results import encode_answer
 from paceline.batch.runner import FAILED, WRITE_AGAIN_S
 from paceline.batch.timing import StopError, Timing
+from paceline.pacing.durable import explaining
 from paceline.providers.registry import provider_named
 from paceline.responses.finish import State
 
@@ -166,10 +167,8 @@ class AnswerWriter:
                 raise StopError(FAILED, f"{results.path} cannot be written: {results.why}")
             await asyncio.sleep(WRITE_AGAIN_S)
             results.write_kept()
-        try:
+        with explaining(f"{results.path} cannot be written", kind=partial(StopError, FAILED)):
             results.sync()
-        except OSError as error:
-            raise StopError(FAILED, f"{results.path} cannot be written: {error.strerror}") from None
 
 
 def _body(result: Result) -> dict[str, Any]:

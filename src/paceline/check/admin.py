@@ -19,7 +19,7 @@ import httpx2
 
 from paceline import facts
 from paceline.core.results import SettingsError
-from paceline.pacing.durable import replacing
+from paceline.pacing.durable import explaining, replacing
 from paceline.providers.registry import PROVIDERS, credentials, provider_named
 from paceline.providers.roots import host_root, without_version
 from paceline.responses.values import decode
@@ -271,7 +271,7 @@ def keep(
     if (home := facts.folder()) is None:
         raise SettingsError(f"there is no home folder to keep the limits in: set {facts.VARIABLE}")
     file = home / facts.ORGANIZATIONS / facts.organization_file(provider, key)
-    try:
+    with explaining(f"{file}: cannot be written"):
         earlier = json.loads(file.read_text("utf-8"))["providers"].get(provider, {}) if file.exists() else {}
         kept = {
             kind: old for kind, old in earlier.items() if old and _lists(old) > _lists(rows.get(kind, []), kind in rows)
@@ -281,8 +281,6 @@ def keep(
         file.parent.mkdir(parents=True, exist_ok=True)
         with replacing(str(file)) as opened:
             opened.write(text.encode())
-    except OSError as error:
-        raise SettingsError(f"{file}: cannot be written: {error.strerror or error}") from None
     facts.forget()
     return file, [
         f"{provider}: {old[0]['source']} was not asked for now: its {kind} of {old[0]['day']} stay."

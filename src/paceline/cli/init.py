@@ -9,6 +9,7 @@ import click
 
 from paceline.cli.guides import Helped
 from paceline.core.results import SettingsError
+from paceline.pacing.durable import explaining
 
 EPILOG = """Nothing is sent, and a file that exists is not overwritten."""
 
@@ -89,9 +90,7 @@ def _write(text: str, output: Path) -> None:
     if str(output) == "-":
         click.echo(text, nl=False)
         return
-    try:
-        with output.open("x", encoding="utf-8") as file:  # another process may have made it meanwhile
-            file.write(text)
-    except OSError as error:
-        raise SettingsError(f"{output} cannot be written: {error.strerror}") from None
+    # Another process may have made it meanwhile.
+    with explaining(f"{output} cannot be written"), output.open("x", encoding="utf-8") as file:
+        file.write(text)
     click.echo(f"written: {output}; `paceline config {output}` shows the settings in effect", err=True)

@@ -20,6 +20,7 @@ from paceline.cli import options
 from paceline.cli.guides import Helped
 from paceline.core.quota import USD
 from paceline.core.results import SettingsError, StoreError
+from paceline.pacing.durable import explaining
 from paceline.pacing.settings import parsed
 from paceline.providers.registry import base_of
 from paceline.stores import NO_STORE
@@ -205,11 +206,9 @@ def _try_to_write(file: Path | None) -> None:
     """Refuse a file of the access log that cannot be written."""
     from paceline.gateway.access import AccessLog
 
-    try:
-        if file is not None:
+    if file is not None:
+        with explaining(f"--access-log {file}", ": name a file that this user may write"):
             AccessLog(file).close()
-    except OSError as error:
-        raise SettingsError(f"--access-log {file}: {error.strerror}: name a file that this user may write") from None
 
 
 def _log(*, as_json: bool, level: str) -> None:

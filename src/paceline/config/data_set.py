@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator, Mapping
 from datetime import date, timedelta
 from pathlib import Path
@@ -13,7 +12,7 @@ from urllib.parse import urlsplit
 
 from paceline import facts
 from paceline.core.results import SettingsError
-from paceline.pacing.durable import replace, replacing
+from paceline.pacing.durable import explaining, replace, replacing
 from paceline.providers.registry import PROVIDERS, is_loopback
 
 TIMEOUT_S: Final = 30.0
@@ -90,15 +89,13 @@ def install(source: str, sha256: str | None = None) -> list[str]:
             f"{source}: it is of {data['day']}, and the data set in use is of {facts.day()}: nothing is installed"
         )
     changed = list(_counted(source, data["providers"]))
-    try:
+    with explaining(f"{folder}: cannot be written"):
         folder.mkdir(parents=True, exist_ok=True)
         if (old := folder / facts.INSTALLED).exists():
             with replacing(str(folder / facts.BEFORE)) as file:
                 file.write(old.read_bytes())
         with replacing(str(old)) as file:
             file.write(json.dumps(values, default=str).encode())
-    except OSError as error:
-        raise SettingsError(f"{folder}: cannot be written: {error.strerror or error}") from None
     lines = changed + list(_kept(data["providers"]))
     before = facts.day()
     facts.forget()
@@ -140,16 +137,14 @@ def undo() -> str:
     """
     folder = _folder()
     installed, before = folder / facts.INSTALLED, folder / facts.BEFORE
-    try:
+    with explaining(f"{folder}: cannot be written"):
         if before.exists():
             replace(str(before), str(installed))
+        elif installed.exists():
+            installed.unlink()
         else:
-            os.unlink(installed)  # noqa: PTH108
-    except FileNotFoundError:
-        raise SettingsError(
-            f"{installed}: no data set is installed: the one of this version is in use, of {facts.day()}"
-        ) from None
-    except OSError as error:
-        raise SettingsError(f"{folder}: cannot be written: {error.strerror or error}") from None
+            raise SettingsError(
+                f"{installed}: no data set is installed: the one of this version is in use, of {facts.day()}"
+            )
     facts.forget()
     return f"the data set of {facts.day()} is in use again"

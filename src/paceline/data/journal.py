@@ -26,7 +26,7 @@ from uuid import UUID
 from paceline.core.results import SettingsError, StoreError, UnfinishedError
 from paceline.data.frames import is_missing
 from paceline.data.places import CLAIM_S, Claim, JournalPlace
-from paceline.pacing.durable import lock, open_binary, recovered_names
+from paceline.pacing.durable import explaining, lock, open_binary, recovered_names
 from paceline.pacing.inbox import Inbox
 from paceline.stores.entries import EntryFile
 
@@ -148,10 +148,8 @@ class OwnJournal:
             raise
         with ExitStack() as undo:
             undo.callback(self._entries.close)
-            try:
+            with explaining(f"{self._path}-lock", kind=StoreError):
                 self._lock = open_binary(f"{self._path}-lock", os.O_RDWR | os.O_CREAT)
-            except OSError as error:
-                raise StoreError(f"{self._path}-lock: {error.strerror}") from error
             undo.callback(os.close, self._lock)
             try:
                 lock(self._lock)

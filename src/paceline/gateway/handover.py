@@ -21,6 +21,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from paceline.core.results import SettingsError
+from paceline.pacing.durable import explaining
 
 log = logging.getLogger("paceline.gateway")
 
@@ -131,11 +132,9 @@ if sys.platform == "win32":
 
 
 def _listener(number: int) -> socket.socket:
-    try:
+    with explaining(f"the inherited file {number} is no socket"):
         listener = socket.socket(fileno=number)
         listens = listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
-    except OSError as error:
-        raise SettingsError(f"the inherited file {number} is no socket: {error.strerror}") from None
     if not listens or listener.family not in (socket.AF_INET, socket.AF_INET6):
         listener.close()
         raise SettingsError(

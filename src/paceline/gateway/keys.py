@@ -23,7 +23,7 @@ from paceline.core.results import PacelineError, SettingsError
 from paceline.gateway.stamps import Watched
 from paceline.gateway.upstreams import KEY_HEADERS
 from paceline.pacing.allowances import check_limits
-from paceline.pacing.durable import WriteTurn, open_binary, replacing
+from paceline.pacing.durable import WriteTurn, explaining, open_binary, replacing
 from paceline.providers.registry import base_of
 
 log = logging.getLogger("paceline.gateway")
@@ -328,7 +328,7 @@ class KeyFile:
     @contextmanager
     def _only_writer(self) -> Iterator[None]:
         """Read the file, and keep other processes from writing it meanwhile."""
-        try:
+        with explaining(f"{self.file}: the keys cannot be written", kind=KeyFileError):
             self.file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             if sys.platform == "win32":  # which opens no folder
                 fd = open_binary(f"{self.file}.lock", os.O_RDWR | os.O_CREAT)
@@ -340,8 +340,6 @@ class KeyFile:
                     yield
             finally:
                 os.close(fd)
-        except OSError as error:
-            raise KeyFileError(f"{self.file}: the keys cannot be written: {error.strerror}") from None
 
     def _read(self) -> None:
         try:

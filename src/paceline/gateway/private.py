@@ -19,6 +19,7 @@ from paceline.gateway.handover import listen
 from paceline.gateway.keys import KeyFile
 from paceline.gateway.server import ProcessSettings, server_config
 from paceline.gateway.upstreams import Upstreams
+from paceline.pacing.durable import explaining
 from paceline.pacing.events import Event
 from paceline.providers.registry import PROVIDERS, base_of, is_loopback, provider_for_host, provider_named
 from paceline.providers.roots import host_root
@@ -366,10 +367,8 @@ def private_gateway(
         tells_quotas=False,  # promptfoo 0.121 takes an answer after which nothing is left for a refusal, and pays again
     )
     settings.check(way.real)
-    try:
+    with explaining(f"the gateway cannot listen on {HOST}"):
         listener = listen(HOST, 0)  # connections queue from here on
-    except OSError as error:
-        raise SettingsError(f"the gateway cannot listen on {HOST}: {error.strerror or error}") from None
     running = uvicorn.Server(server_config(settings, partial(settings.gateway, way.real, events)))
     thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]}, daemon=True, name="paceline-gateway")
     thread.start()
