@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from paceline.batch.acceptance import REPEATED, UNSTABLE, Acceptance
 from paceline.batch.index import Index
 from paceline.batch.progress import ProgressView
-from paceline.batch.results import ResultsFile, encode_answer, explaining
+from paceline.batch.results import ResultsFile, encode_answer, output_errors
 from paceline.batch.summary import FIRST, RunTally
 from paceline.responses.finish import State
 
@@ -79,7 +79,7 @@ class RunAnswers:
         Raises:
             OutputError: A pipe or a device has failed.
         """
-        with explaining(f"{self.results.path} cannot be written"):
+        with output_errors(f"{self.results.path} cannot be written"):
             self.results.append(record)
 
     def write(self, record: Record) -> None:

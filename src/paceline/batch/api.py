@@ -32,7 +32,7 @@ from paceline.batch.requests import RunRequest
 from paceline.batch.results import read_json
 from paceline.batch.transport import NO_CONNECTION
 from paceline.batch.unpaid import is_unpaid
-from paceline.pacing.durable import explaining
+from paceline.core.results import explaining
 from paceline.pacing.lack import lack_of
 from paceline.providers.parse import answered_s
 from paceline.providers.roots import joined

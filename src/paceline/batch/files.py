@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from paceline.pacing.durable import explaining
+from paceline.core.results import explaining
 
 PDF: Final = "application/pdf"
 _HEIC: Final = ("image/heic", "image/heif")

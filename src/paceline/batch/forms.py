@@ -24,7 +24,7 @@ from paceline.batch.files import add, files_in
 from paceline.batch.identity import Ids, is_blank
 from paceline.batch.requests import INVALID, LINE_MAX, BadLineError, Source, decode, read_lines, request_of
 from paceline.core.hints import did_you_mean, may_be_shown, shown_names
-from paceline.core.results import SettingsError
+from paceline.core.results import SettingsError, explaining
 from paceline.data.frames import is_missing
 from paceline.providers.embeddings import answers, embedder, embeds
 from paceline.providers.registry import maker, method_path, output_limit, provider_named
@@ -110,12 +110,8 @@ def schema_at(path: str | None) -> Mapping[str, Any] | None:
     """
     if path is None:
         return None
-    try:
+    with explaining(f"schema {path}: it cannot be read"), explaining(f"schema {path}: it is not JSON", of=ValueError):
         found = json.loads(Path(path).read_bytes())
-    except OSError as error:
-        raise SettingsError(f"schema {path}: it cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise SettingsError(f"schema {path}: it is not JSON: {error}") from None
     if not isinstance(found, dict):
         raise SettingsError(f'schema {path}: it must be an object, e.g. {{"type": "object", "properties": {{...}}}}')
     require_schema(found, f"schema {path}")
@@ -515,10 +511,8 @@ class _Template(Formatter):
 
     def __init__(self, text: str) -> None:
         self._text = text
-        try:
+        with explaining(f"the template {text[:60]!r} cannot be read", f"; {_BRACES}", of=ValueError):
             fields = [name for _, name, _, _ in self.parse(text) if name is not None]
-        except ValueError as error:
-            raise SettingsError(f"the template {text[:60]!r} cannot be read: {error}; {_BRACES}") from None
         self.columns = {re.split(r"[.[]", name)[0] for name in fields}
         if "" in self.columns:
             raise SettingsError(f"the template {text[:60]!r} has braces without the name of a column; {_BRACES}")

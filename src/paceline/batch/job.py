@@ -49,7 +49,7 @@ from paceline.batch.progress import ProgressLine, ProgressView
 from paceline.batch.reach import certificates
 from paceline.batch.reading import temporary
 from paceline.batch.requests import FORMATS, INVALID_ROW, WHOLE, BadLineError, Shard, Source, decode
-from paceline.batch.results import ANY, STDOUT, OutputError, Recovered, ResultsFile, encode_answer, explaining
+from paceline.batch.results import ANY, STDOUT, OutputError, Recovered, ResultsFile, encode_answer
 from paceline.batch.runner import DONE, FAILED, INTERRUPTED, Runner
 from paceline.batch.summary import RunStart, RunTally, in_words
 from paceline.batch.tables import Rows, Table
@@ -57,7 +57,7 @@ from paceline.config import Config
 from paceline.config.servers import Server, ServerGroup
 from paceline.config.servers import group as read_group
 from paceline.core.hints import counted
-from paceline.core.results import PacelineWarning, SettingsError, StoreFormatError
+from paceline.core.results import PacelineWarning, SettingsError, StoreFormatError, explaining
 from paceline.limiter.limiter import Limiter
 from paceline.providers.base import Provider
 from paceline.providers.registry import base_of, is_loopback, provider_named
@@ -478,11 +478,9 @@ class _Run:
                 return
             if index.is_done(line):
                 continue
-            try:
+            with explaining(f"{changed}: {given.unit} {line}", kind=BadLineError, of=BadLineError):
                 request = given.read(line, raw)
                 metered = self._checker.describe(request)
-            except BadLineError as error:
-                raise BadLineError(f"{changed}: {given.unit} {line}: {error}") from None
             if index.line_of(request.custom_id) != line:
                 raise BadLineError(f"{changed}: {given.unit} {line}: its custom_id was not {request.custom_id!r:.100}")
             yield request, metered
@@ -555,14 +553,11 @@ class _Run:
             SettingsError: The port is taken, or the server is missing.
         """
         if self._job.page is not None:
-            try:
+            unusable = f"--page {self._job.page}: the port cannot be used"
+            with explaining(unusable), explaining("--page", of=ImportError):
                 from paceline.telemetry.server import StatusServer
 
                 url = StatusServer(RunStatus(self._limiter, reporter), "127.0.0.1", self._job.page, None).url
-            except OSError as error:
-                raise SettingsError(f"--page {self._job.page}: the port cannot be used: {error.strerror}") from None
-            except ImportError as error:
-                raise SettingsError(f"--page: {error}") from None
             print(f"paceline run: page at {url}", file=sys.stderr)  # noqa: T201
 
     def _end(self, ended: Runner | Offline, created: int | None) -> tuple[int, dict[str, Any]]:
@@ -738,7 +733,7 @@ def _provider_of_first(given: Source) -> str | None:
 
 def _open_input(path: str) -> BinaryIO:
     """The input as a file that can be read twice; the content of a pipe is copied to a temporary file first."""
-    with explaining(f"{path}: cannot be read", kind=SettingsError):
+    with explaining(f"{path}: cannot be read"):
         file: BinaryIO = open(0, "rb", closefd=False) if path == STDIN else Path(path).open("rb")  # noqa: SIM115
     if stat.S_ISREG(os.fstat(file.fileno()).st_mode) and file.seekable():
         file.seek(0)

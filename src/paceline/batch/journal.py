@@ -31,7 +31,7 @@ from typing import Any, Final
 
 from paceline.batch.chunks import BatchKind, Chunk, Load
 from paceline.batch.index import Index
-from paceline.batch.results import OutputError, explaining, require_one_name, set_aside
+from paceline.batch.results import OutputError, output_errors, require_one_name, set_aside
 from paceline.pacing.durable import LostFileError, WatchedFile, recovered_names, take_back
 
 LINE_MAX: Final = 256 * 2**20
@@ -73,7 +73,7 @@ class BatchJournal:
         self._lost: dict[str, dict[str, Any]] = {}
         self._count = self._end = 0
         self._file: WatchedFile | None = None
-        with explaining(self.path), suppress(FileNotFoundError):
+        with output_errors(self.path), suppress(FileNotFoundError):
             take_back(self.path)
             self._read()
         self._reread = False
@@ -152,7 +152,7 @@ class BatchJournal:
             OutputError: It cannot be written.
         """
         require_one_name(self.path)
-        with explaining(f"{self.path}: cannot be written"):
+        with output_errors(f"{self.path}: cannot be written"):
             self._file = WatchedFile(self.path, end=self._end, mirrored=True)
         if not self.run:
             self.run = secrets.token_hex(8)
@@ -253,7 +253,7 @@ class BatchJournal:
         """The open file; refuse to go on if the block cannot write it, or has moved it."""
         assert self._file is not None
         then = "; no batch is created without it: make room, and run the same command again"
-        with explaining(f"{self.path}: cannot be written", then):
+        with output_errors(f"{self.path}: cannot be written", then):
             yield self._file
         if self._file.moved:
             raise OutputError(

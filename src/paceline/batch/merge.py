@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Final
 from paceline.batch.acceptance import AsWritten
 from paceline.batch.index import Index, explained
 from paceline.batch.requests import BadLineError, Shard, decode, read_lines, request_of
-from paceline.batch.results import OutputError, explaining, is_torn, read_answer
+from paceline.batch.results import OutputError, is_torn, output_errors, read_answer
 from paceline.core.hints import counted
 from paceline.pacing.durable import replacing
 
@@ -134,14 +134,14 @@ def _identity(name: str) -> tuple[int, int] | str:
         about = os.stat(name)  # noqa: PTH116
         if about.st_ino:  # some file systems of Windows have none
             return about.st_dev, about.st_ino
-    with explaining(name):
+    with output_errors(name):
         return os.path.realpath(name)
 
 
 def _open(name: str, stack: ExitStack) -> BinaryIO:
     if Path(name).is_fifo():
         raise OutputError(f"{name}: it is a pipe, and would be read twice: write it to a file")
-    with explaining(name):
+    with output_errors(name):
         return stack.enter_context(Path(name).open("rb"))
 
 
@@ -212,7 +212,7 @@ def _shards(outputs: Sequence[str]) -> int:
 def _write(target: str, index: _Records, files: Sequence[BinaryIO], of: int, merged: Merged) -> None:
     shards = set[int]()
     like = next((one.name for one in files), "")
-    with explaining(f"{target}: it cannot be written"), replacing(target, like=like) as out:
+    with output_errors(f"{target}: it cannot be written"), replacing(target, like=like) as out:
         for line, custom_id, number, at, size, ok in index.records():
             if number is None:
                 merged.missing += 1

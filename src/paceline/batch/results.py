@@ -29,7 +29,7 @@ from typing import Any, BinaryIO, Final, Self
 from paceline.batch.acceptance import NAMES, UNREAD, UNSTABLE, Acceptance, Recorded
 from paceline.batch.index import Index
 from paceline.batch.requests import INVALID_ROW
-from paceline.core.results import PacelineError
+from paceline.core.results import PacelineError, explaining
 from paceline.pacing import durable
 
 STDOUT = "-"
@@ -51,7 +51,7 @@ class OutputError(PacelineError):
     """The file of answers cannot be used; the message says why and what to do."""
 
 
-explaining = partial(durable.explaining, kind=OutputError)
+output_errors = partial(explaining, kind=OutputError)
 
 
 @dataclass(slots=True)
@@ -199,7 +199,7 @@ class ResultsFile:
     """
 
     def __init__(self, path: str, acceptance: Acceptance = ANY) -> None:
-        with explaining(f"{path}: cannot be written"):  # Windows' CON has no real path
+        with output_errors(f"{path}: cannot be written"):  # Windows' CON has no real path
             self.path = path if path == STDOUT else os.path.realpath(path)  # two names of one file have one lock
         self.acceptance = acceptance
         self.kept: deque[bytes] = deque()
@@ -241,7 +241,7 @@ class ResultsFile:
         """
         if not self.resumable or not os.path.exists(self.path):
             return Recovered()
-        with explaining(self.path):
+        with output_errors(self.path):
             read = _Read(index)
             self._recover(read, repair=repair)
             self._add_saved(read)
@@ -294,7 +294,7 @@ class ResultsFile:
         """
         aside, room = None, f"make room in {os.path.dirname(self.path)}, or start over with --restart"
         what = f"{self.path}: its lines without an answer cannot be removed"
-        with explaining(what, f"; the file is unchanged: {room}"), ExitStack() as undo:
+        with output_errors(what, f"; the file is unchanged: {room}"), ExitStack() as undo:
             with durable.replacing(self.path) as new, open(self.path, "rb") as old:
                 if corrupt:
                     aside = self._new_corrupt(undo)
@@ -337,7 +337,7 @@ class ResultsFile:
         for path in list(self._earlier()):
             then = f"; make room: answers of an earlier run are in {path}"
             with (
-                explaining(f"{self.path}: cannot be written", then),
+                output_errors(f"{self.path}: cannot be written", then),
                 closing(durable.Appender(self.path)) as out,
                 open(path, "rb") as saved,
             ):
@@ -364,7 +364,7 @@ class ResultsFile:
         Raises:
             OutputError: It cannot be written.
         """
-        with explaining(f"{self.path}: cannot be written"):
+        with output_errors(f"{self.path}: cannot be written"):
             if self.resumable:
                 self._file = self._watched = durable.WatchedFile(self.path, mode=0o666)
             else:
@@ -461,7 +461,7 @@ class ResultsFile:
         """
         answered, errors, final = 0, Counter[str](), Counter[str]()
         index.unmark()
-        with explaining(f"{self.place}: cannot be read"), open(self.place, "rb") as file:
+        with output_errors(f"{self.place}: cannot be read"), open(self.place, "rb") as file:
             for raw in file:
                 found = read_answer(raw, self.acceptance)
                 line = index.line_of(found[0]) if found is not None else None
@@ -529,7 +529,7 @@ def set_aside(path: str) -> str:
     """
     names = (f"{path}.bak{number if number > 1 else ''}" for number in count(1))
     aside = next(name for name in names if not os.path.exists(name))
-    with explaining(f"{path}: it cannot be renamed"):
+    with output_errors(f"{path}: it cannot be renamed"):
         durable.replace(path, aside)
     return aside
 
@@ -610,7 +610,7 @@ class _Lock:
             raise OutputError(f"{output}: it cannot be written; choose another output with -o")
         require_one_name(output)
         while True:
-            with explaining(f"{output}: cannot be written: {self._path}"):
+            with output_errors(f"{output}: cannot be written: {self._path}"):
                 self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
             if os.fstat(self._fd).st_size:
                 os.close(self._fd)

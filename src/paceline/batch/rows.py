@@ -20,7 +20,7 @@ from paceline.batch.forms import Form, lines_of
 from paceline.batch.reading import Damaged, read_rows
 from paceline.batch.tables import UNSENT, RecordedAnswers, Table, columns
 from paceline.core.hints import needs
-from paceline.core.results import SettingsError
+from paceline.core.results import SettingsError, explaining
 from paceline.data.frames import Made, Vectors, dicts, rows_of
 from paceline.pacing.owners import LOOK_S, in_a_loop, in_a_thread
 
@@ -307,10 +307,8 @@ def _deadline(mode: str, deadline: float | str | None, kept: str | None) -> floa
         return deadline
     from paceline.planner.workload import seconds_of
 
-    try:
+    with explaining("deadline", of=ValueError):
         return seconds_of(deadline)
-    except ValueError as error:
-        raise SettingsError(f"deadline: {error}") from None
 
 
 def _schema_of(schema: Any) -> Mapping[str, Any] | None:

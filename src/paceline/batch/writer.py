@@ -19,7 +19,7 @@ from paceline.batch.reading import temporary
 from paceline.batch.results import encode_answer
 from paceline.batch.runner import FAILED, WRITE_AGAIN_S
 from paceline.batch.timing import StopError, Timing
-from paceline.pacing.durable import explaining
+from paceline.core.results import explaining
 from paceline.providers.registry import provider_named
 from paceline.responses.finish import State
 

@@ -18,8 +18,8 @@ from typing import Any, Final
 import httpx2
 
 from paceline import facts
-from paceline.core.results import SettingsError
-from paceline.pacing.durable import explaining, replacing
+from paceline.core.results import SettingsError, explaining
+from paceline.pacing.durable import replacing
 from paceline.providers.registry import PROVIDERS, credentials, provider_named
 from paceline.providers.roots import host_root, without_version
 from paceline.responses.values import decode

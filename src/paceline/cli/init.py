@@ -8,8 +8,7 @@ from pathlib import Path
 import click
 
 from paceline.cli.guides import Helped
-from paceline.core.results import SettingsError
-from paceline.pacing.durable import explaining
+from paceline.core.results import SettingsError, explaining
 
 EPILOG = """Nothing is sent, and a file that exists is not overwritten."""
 
@@ -71,10 +70,8 @@ def _converted(source: Path) -> str:
     problems = Problems()
     read = read_file(source, problems)
     problems.check()
-    try:
+    with explaining(f"{source}", of=SettingsError):
         made = convert(read.values, os.environ, read.lines)
-    except SettingsError as error:
-        raise SettingsError(f"{source}: {error}") from None
     Config.load(given=made.settings, environ={}, where=str(source))
     tables = {name: len(made.settings.get(name, {})) for name in ("limits", "upstreams", "groups", "models")}
     counts = ", ".join(f"{count} {name if count != 1 else name[:-1]}" for name, count in tables.items())

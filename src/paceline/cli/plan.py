@@ -23,7 +23,7 @@ from paceline.cli import options
 from paceline.cli.run import GC_THRESHOLD
 from paceline.core.hints import why_missing
 from paceline.core.quota import Quota, brief
-from paceline.core.results import PacelineError, QuotaError
+from paceline.core.results import PacelineError, QuotaError, explaining
 from paceline.emulator.settings import SettingsError
 from paceline.providers.registry import is_provider, maker, provider_named
 from paceline.providers.tables import tiers as tiers_of
@@ -281,10 +281,8 @@ def _agents(model: str, count: int, talk: Mapping[str, Any], speed: Mapping[str,
 
     fields: dict[str, Any] = {**TALK, **talk}
     fields["think_s"] = [0.5 * fields["think_s"], 1.5 * fields["think_s"]]
-    try:
+    with explaining("--agents", kind=PacelineError, of=ValueError):
         phase = WorkPhase(name="agents", models=model, **fields)
-    except ValueError as error:
-        raise PacelineError(f"--agents: {error}") from None
     return Workload(phases=[phase], items=count, provider={**SPEED, **speed}).work()
 
 

@@ -19,8 +19,7 @@ import click
 from paceline.cli import options
 from paceline.cli.guides import Helped
 from paceline.core.quota import USD
-from paceline.core.results import SettingsError, StoreError
-from paceline.pacing.durable import explaining
+from paceline.core.results import SettingsError, StoreError, explaining
 from paceline.pacing.settings import parsed
 from paceline.providers.registry import base_of
 from paceline.stores import NO_STORE

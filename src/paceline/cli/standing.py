@@ -20,7 +20,7 @@ from paceline.batch.job import state_file
 from paceline.batch.notes import read_runs
 from paceline.cli.pages import ReadError
 from paceline.core.quota import NS, Rule, ns_per_unit
-from paceline.core.results import COOL_DOWN, NOT_QUOTAS
+from paceline.core.results import COOL_DOWN, NOT_QUOTAS, explaining
 from paceline.pacing.accounts import DIGEST_BYTES, SHOWN
 from paceline.shared.ledger import SharedLedger
 from paceline.shared.messages import Message, StoreReply
@@ -70,10 +70,8 @@ class Reader:
                 "--store memory: is no store, and each process has its own quotas: serve paceline.status_app there, and"
                 " give the URL of its page"
             )
-        try:
+        with explaining("--store", kind=click.UsageError, of=StoreError):
             self._store = open_store(url, timeout_s=timeout_s) if url is not None else SQLiteStore(_state_file())
-        except StoreError as error:
-            raise click.UsageError(f"--store: {error}") from None
         self._timeout_s = timeout_s
         place = notes_beside(self._store, timeout_s=timeout_s)
         assert place is not None

@@ -11,8 +11,8 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from paceline import facts
-from paceline.core.results import SettingsError
-from paceline.pacing.durable import explaining, replace, replacing
+from paceline.core.results import SettingsError, explaining
+from paceline.pacing.durable import replace, replacing
 from paceline.providers.registry import PROVIDERS, is_loopback
 
 TIMEOUT_S: Final = 30.0
@@ -33,10 +33,8 @@ def contents(source: str, sha256: str | None) -> bytes:
         )
     if url.scheme == "http" and not is_loopback(url.hostname or ""):
         raise SettingsError(f"{source}: use https")
-    try:
+    with explaining(f"{source}: cannot be read", of=(OSError, ValueError)):  # of a server or a file, of a malformed URL
         found = _fetched(source) if is_url else Path(source).read_bytes()
-    except (OSError, ValueError) as error:  # of a server or a file, of a malformed URL
-        raise SettingsError(f"{source}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
     actual = hashlib.sha256(found).hexdigest()
     if sha256 and actual != sha256.strip().lower():
         raise SettingsError(

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from paceline.config import ENV_PREFIX, Config, parse_base_url
 from paceline.core.hints import did_you_mean
-from paceline.core.results import SettingsError
+from paceline.core.results import SettingsError, explaining
 from paceline.facts import text_in
 from paceline.pacing.clock import SYSTEM_CLOCK, Clock
 from paceline.pacing.group import Choice
@@ -30,10 +30,8 @@ def root_named(provider: Provider, environ: Mapping[str, str]) -> tuple[str | No
     named = environ.get(variable, "").strip() if variable else ""
     if not named:
         return None, ""
-    try:
+    with explaining(f"invalid {variable}", of=ValueError):
         return parse_base_url(named), variable
-    except ValueError as error:
-        raise SettingsError(f"invalid {variable}: {error}") from None
 
 
 UPSTREAMS, BASE_URL, ARGUMENTS, ENVIRONMENT = "upstreams", "base_url", "command line", "the environment"
@@ -248,8 +246,6 @@ def group(config: Config, name: str, environ: Mapping[str, str]) -> ServerGroup:
             raise SettingsError(
                 f"groups.{name}: {member!r} cannot be a member: {registry.no_keys(registry.base_of(one.provider.name))}"
             )
-    try:
+    with explaining(f"groups.{name}", of=SettingsError):
         made.choice()
-    except SettingsError as error:
-        raise SettingsError(f"groups.{name}: {error}") from None
     return made

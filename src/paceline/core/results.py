@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
@@ -124,6 +125,28 @@ class SettingsError(PacelineError, ValueError):
 
     The message says where, why and what to do.
     """
+
+
+@contextmanager
+def explaining(
+    what: str,
+    then: str = "",
+    *,
+    kind: Callable[[str], Exception] = SettingsError,
+    of: type[Exception] | tuple[type[Exception], ...] = OSError,
+) -> Iterator[None]:
+    """Raise an error in the block as one of ``kind``: what failed, the words of the error, and what to do then.
+
+    Args:
+        what: What failed.
+        then: What to do.
+        kind: Makes the error that is raised.
+        of: The errors to explain. Default: errors of the system.
+    """
+    try:
+        yield
+    except of as error:
+        raise kind(f"{what}: {getattr(error, 'strerror', None) or error}{then}") from None
 
 
 @public

@@ -23,10 +23,10 @@ from math import inf
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from paceline.core.results import SettingsError, StoreError, UnfinishedError
+from paceline.core.results import SettingsError, StoreError, UnfinishedError, explaining
 from paceline.data.frames import is_missing
 from paceline.data.places import CLAIM_S, Claim, JournalPlace
-from paceline.pacing.durable import explaining, lock, open_binary, recovered_names
+from paceline.pacing.durable import lock, open_binary, recovered_names
 from paceline.pacing.inbox import Inbox
 from paceline.stores.entries import EntryFile
 

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from paceline.core.hints import did_you_mean
 from paceline.core.quota import parse_quotas
-from paceline.core.results import SettingsError
+from paceline.core.results import SettingsError, explaining
 
 ROWS: Final = ("limits", "models")
 LIMITS: Final = ROWS[0]
@@ -178,10 +178,8 @@ def _row(written: Any, place: str, kind: str, tiers: list[str]) -> dict[str, Any
             f"{place}: it states {'no limit: name a tier' if kind == 'limits' else 'none of ' + ', '.join(_ABOUT_MODEL)}"
         )
     for tier in stated if kind == "limits" else ():
-        try:
+        with explaining(f"{place}.{tier}", of=SettingsError):
             parse_quotas(row[tier])
-        except SettingsError as error:
-            raise SettingsError(f"{place}.{tier}: {error}") from None
     return {"confidence": "assumed", **row, "as_of": row.get("day", row.get("about"))}
 
 
@@ -214,10 +212,8 @@ def _fields(table: Any, place: str, known: Mapping[str, _Field], joint: str = ".
 
 
 def _check_day(value: str, place: str) -> None:
-    try:
+    with explaining(f"{place}: {value!r}", of=ValueError):
         date.fromisoformat(value)
-    except ValueError as error:
-        raise SettingsError(f"{place}: {value!r}: {error}") from None
 
 
 def check_sense(found: Mapping[str, Any], where: str, known: Mapping[str, Mapping[str, Any]], today: date) -> None:

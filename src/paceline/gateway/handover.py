@@ -20,8 +20,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple
 
-from paceline.core.results import SettingsError
-from paceline.pacing.durable import explaining
+from paceline.core.results import SettingsError, explaining
 
 log = logging.getLogger("paceline.gateway")
 

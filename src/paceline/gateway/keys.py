@@ -19,11 +19,11 @@ from typing import Any, Final
 
 from paceline.core.queue import LaneSpec
 from paceline.core.quota import parse_quotas
-from paceline.core.results import PacelineError, SettingsError
+from paceline.core.results import PacelineError, SettingsError, explaining
 from paceline.gateway.stamps import Watched
 from paceline.gateway.upstreams import KEY_HEADERS
 from paceline.pacing.allowances import check_limits
-from paceline.pacing.durable import WriteTurn, explaining, open_binary, replacing
+from paceline.pacing.durable import WriteTurn, open_binary, replacing
 from paceline.providers.registry import base_of
 
 log = logging.getLogger("paceline.gateway")

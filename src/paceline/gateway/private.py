@@ -14,12 +14,11 @@ import uvicorn
 
 from paceline.config import Config, parse_base_url
 from paceline.config.servers import ENVIRONMENT, FILE, NO_KEY, server
-from paceline.core.results import SettingsError
+from paceline.core.results import SettingsError, explaining
 from paceline.gateway.handover import listen
 from paceline.gateway.keys import KeyFile
 from paceline.gateway.server import ProcessSettings, server_config
 from paceline.gateway.upstreams import Upstreams
-from paceline.pacing.durable import explaining
 from paceline.pacing.events import Event
 from paceline.providers.registry import PROVIDERS, base_of, is_loopback, provider_for_host, provider_named
 from paceline.providers.roots import host_root
@@ -288,10 +287,8 @@ def _home_of(login: Login, config: Config, environ: Mapping[str, str]) -> SplitR
     home = host_root(provider_named(login.provider)) or ""
     given = environ.get(login.address, "").strip() if login.address else ""
     where = login.address if given else f"upstreams.{login.provider}.base_url"
-    try:
+    with explaining(f"invalid {where}", of=ValueError):
         url = urlsplit(parse_base_url(given or config.upstreams.get(login.provider, {}).get("base_url") or home))
-    except ValueError as error:
-        raise SettingsError(f"invalid {where}: {error}") from None
     if f"{url.scheme}://{url.netloc}" != home and not is_loopback(url.hostname or ""):
         raise SettingsError(
             f"--login: {where} names {url.hostname}, and a login goes only to {home} or to a server on this machine"
@@ -317,10 +314,8 @@ def _server_of(
     if not address:
         usual = host_root(provider_named(name))
         return ({"key_env": variable}, names.addresses) if variable and usual else None
-    try:
+    with explaining(f"invalid {address}", of=ValueError):
         parse_base_url(real[address])
-    except ValueError as error:
-        raise SettingsError(f"invalid {address}: {error}") from None
     url = urlsplit(real[address].strip())
     host = url.hostname or ""
     if not variable and not is_loopback(host):

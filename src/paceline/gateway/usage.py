@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
+from functools import partial
 from typing import Any, Final
 from urllib.parse import parse_qs
 
-from paceline.core.results import StoreError
+from paceline.core.results import StoreError, explaining
 from paceline.gateway.errors import RequestError
 from paceline.limiter.tally import NO_TEAM, PARTS, Tally
 
@@ -34,10 +35,8 @@ def report(tally: Tally, name: str | None, query: str) -> dict[str, Any]:
     first, last, by = _day(query, "from"), _day(query, "to"), parse_qs(query).get("by", ["key"])[0]
     if by not in PARTS:
         raise RequestError(400, "option", f"by must be one of {', '.join(PARTS)}")
-    try:
+    with explaining("the usage cannot be read now", kind=partial(RequestError, 503, "store"), of=StoreError):
         return tally.report(name, first, last, by)
-    except StoreError as error:
-        raise RequestError(503, "store", f"the usage cannot be read now: {error}") from None
 
 
 def _day(query: str, name: str) -> dt.date | None:

@@ -10,13 +10,11 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from enum import Enum
 from itertools import chain, count
 from typing import BinaryIO, Final
-
-from paceline.core.results import SettingsError
 
 SHARED_MOST_S: Final = 30.0
 """How long a write waits for the writes of others: a busy disk takes seconds for one, and a process may have been
@@ -32,15 +30,6 @@ microseconds."""
 
 _MARK, _CHUNK = 64, 2**20  # bytes by which the first and the last line are known again, and that are copied at a time
 _FAR: Final = 2**31 - 2  # Windows locks bytes, and an old runtime cannot lock one behind this
-
-
-@contextmanager
-def explaining(what: str, then: str = "", *, kind: Callable[[str], Exception] = SettingsError) -> Iterator[None]:
-    """Raise an error of the system in the block as one of ``kind``: what failed, its words, and what to do then."""
-    try:
-        yield
-    except OSError as error:
-        raise kind(f"{what}: {error.strerror or error}{then}") from None
 
 
 class Appender:

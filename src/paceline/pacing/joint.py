@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from paceline.core.quota import KNOWN_UNITS, USD, Quota
-from paceline.core.results import GIVEN, QuotaError
+from paceline.core.results import GIVEN, QuotaError, explaining
 from paceline.pacing.limits import Resolved
 from paceline.pacing.periods import in_days
 from paceline.pacing.settings import QuotaLike, parsed
@@ -51,11 +51,9 @@ def joint_limits(given: Mapping[str, QuotaLike], *, gentle: bool = True) -> tupl
     """
     found = dict[str, JointLimit]()
     for name, quotas in given.items():
-        try:
+        with explaining(f"joint limit of {name!r}", kind=QuotaError, of=QuotaError):
             usual = written(name)
             joint = _joint_limit(usual, check_units(parsed(quotas)), gentle=gentle)
-        except QuotaError as error:
-            raise QuotaError(f"joint limit of {name!r}: {error}") from None
         if usual in found:
             raise QuotaError(f"joint limit of {name!r}: there is another spelling of {usual!r}: keep one")
         found[usual] = joint

@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 from paceline.core.capacity import Learns
 from paceline.core.hints import did_you_mean
 from paceline.core.quota import CONCURRENCY, REQUESTS, TOKENS, Quota, Rule
-from paceline.core.results import GIVEN, QuotaError, Source, SourceKind, warn
+from paceline.core.results import GIVEN, QuotaError, Source, SourceKind, explaining, warn
 from paceline.pacing.periods import in_days
 from paceline.pacing.settings import PacingSettings, QuotaLike, parsed
 from paceline.providers.registry import base_of, head_of, is_provider, maker, provider_for_host, provider_named, slip
@@ -381,7 +381,5 @@ def _is_in(rates: Mapping[str, float], quota: Quota) -> bool:
 
 
 def _quotas(name: str, quotas: QuotaLike) -> tuple[Quota, ...]:
-    try:
+    with explaining(f"limit of {name!r}", kind=QuotaError, of=QuotaError):
         return parsed(quotas)
-    except QuotaError as error:
-        raise QuotaError(f"limit of {name!r}: {error}") from None

@@ -11,7 +11,7 @@ from os import PathLike
 from typing import Any
 
 from paceline.core.quota import INPUT_TOKENS, NS, OUTPUT_TOKENS, TOKENS
-from paceline.core.results import SettingsError
+from paceline.core.results import explaining
 from paceline.pacing.clock import Clock
 from paceline.pacing.durable import Appender
 from paceline.pacing.events import Event
@@ -62,11 +62,8 @@ class TrafficLog:
 
     def __init__(self, path: str | PathLike[str], setting: str) -> None:
         self.path = os.fspath(path)
-        try:
+        with explaining(f"{setting} is {self.path!r}: it cannot be written", of=(OSError, ValueError)):
             self._file = Appender(self.path, shared=True)
-        except (OSError, ValueError) as error:
-            why = getattr(error, "strerror", None) or error
-            raise SettingsError(f"{setting} is {self.path!r}: it cannot be written: {why}") from None
         self._failed = False
 
     def write(self, entry: Entry) -> None:

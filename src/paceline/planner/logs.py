@@ -15,7 +15,7 @@ from itertools import chain, islice, pairwise
 from typing import Any, Final, NamedTuple, TypeGuard
 
 from paceline.core.hints import shown_names
-from paceline.core.results import SettingsError
+from paceline.core.results import SettingsError, explaining
 from paceline.planner.simulation import Request
 from paceline.planner.workload import CALLS_MAX, Item, Work
 from paceline.providers.registry import head_of, is_provider
@@ -234,10 +234,8 @@ def read_log(rows: Iterable[Mapping[str, Any]], name: str) -> Log:
             break
     if reading.form is None:
         raise SettingsError(f"{name}: there are no requests in it")
-    try:
+    with explaining(name, of=_RecordError):
         return reading.log()
-    except _RecordError as error:
-        raise SettingsError(f"{name}: {error}") from None
 
 
 def work_of(log: Iterable[Logged], *, speed: float = 1.0) -> Work:

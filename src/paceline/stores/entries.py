@@ -10,13 +10,14 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from typing import ClassVar
 
+from paceline.core.results import StoreError, explaining
 from paceline.pacing.durable import Fault, LostFileError, Watch, is_same, recovered_names
-from paceline.stores.base import StoreError, make_file
+from paceline.stores.base import make_file
 
 log = logging.getLogger("paceline")
 
@@ -55,16 +56,13 @@ class EntryFile:
         self._lost: Fault | None = None
         self._damaged = False
         self._beside: dict[str, os.stat_result] = {}
-        try:
+        with self._explaining(), ExitStack() as opened:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
-            with ExitStack() as opened:
-                self._db = opened.enter_context(closing(self._opened(path)))
-                self._db.execute("DELETE FROM entries WHERE at < ?", (time.time() - keep_s,))
-                self._path, self._watch = path, Watch(path)
-                self._look()
-                opened.pop_all()
-        except (OSError, sqlite3.Error) as error:
-            raise self._explained(error) from error
+            self._db = opened.enter_context(closing(self._opened(path)))
+            self._db.execute("DELETE FROM entries WHERE at < ?", (time.time() - keep_s,))
+            self._path, self._watch = path, Watch(path)
+            self._look()
+            opened.pop_all()
         with suppress(OSError):
             Path(path).chmod(0o600)
 
@@ -119,11 +117,8 @@ class EntryFile:
     @contextmanager
     def _alone(self) -> Iterator[sqlite3.Connection]:
         """The connection, for this thread alone."""
-        try:
-            with self._lock:
-                yield self._db
-        except (OSError, sqlite3.Error) as error:
-            raise self._explained(error) from error
+        with self._explaining(), self._lock:
+            yield self._db
 
     @contextmanager
     def _used(self) -> Iterator[sqlite3.Connection]:
@@ -227,8 +222,8 @@ class EntryFile:
             self.settle()
         self._db.close()
 
-    def _explained(self, error: Exception) -> StoreError:
-        return StoreError(f"sqlite:{self._name}: {getattr(error, 'strerror', None) or error}")
+    def _explaining(self) -> AbstractContextManager[None]:
+        return explaining(f"sqlite:{self._name}", kind=StoreError, of=(OSError, sqlite3.Error))
 
 
 def read_only(file: Path, timeout_s: float) -> sqlite3.Connection:
@@ -242,12 +237,10 @@ def read_all(file: Path, timeout_s: float) -> list[tuple[str, bytes, float]]:
     """All entries, each with the time of its writing in seconds since 1970; none of a file that is missing or being made."""
     if not file.exists():
         return []
-    try:
-        with closing(read_only(file, timeout_s)) as db:
-            made = db.execute("SELECT count(*) FROM sqlite_master").fetchone() != (0,)
-            return db.execute("SELECT key, entry, at FROM entries").fetchall() if made else []
-    except sqlite3.Error as error:
-        raise StoreError(f"sqlite:{file}: {error}") from error
+    explained = explaining(f"sqlite:{file}", kind=StoreError, of=sqlite3.Error)
+    with explained, closing(read_only(file, timeout_s)) as db:
+        made = db.execute("SELECT count(*) FROM sqlite_master").fetchone() != (0,)
+        return db.execute("SELECT key, entry, at FROM entries").fetchall() if made else []
 
 
 def _use_a_log(db: sqlite3.Connection, timeout_s: float) -> None:

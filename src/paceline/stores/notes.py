@@ -10,7 +10,8 @@ import time
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from paceline.stores.base import FILE_TIMEOUT_S, Prefixed, Store, StoreError
+from paceline.core.results import StoreError, explaining
+from paceline.stores.base import FILE_TIMEOUT_S, Prefixed, Store
 from paceline.stores.entries import EntryFile, read_all
 from paceline.stores.redis import RedisStore
 from paceline.stores.sqlite import SQLiteStore
@@ -131,10 +132,8 @@ class SQLiteNotes:
 
     def read(self) -> list[Aged]:
         rows = read_all(self._path, self._timeout_s)
-        try:
+        with explaining(f"sqlite:{self._path}", kind=StoreError, of=TypeError):
             ages = [(time.time() - at, entry) for _, entry, at in rows]
-        except TypeError as error:
-            raise StoreError(f"sqlite:{self._path}: {error}") from error
         return [(age_s, entry) for age_s, entry in ages if age_s < KEEP_S]
 
     def close(self) -> None:
