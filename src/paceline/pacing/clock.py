@@ -220,12 +220,18 @@ class SystemClock:
 SYSTEM_CLOCK = SystemClock()
 
 
-def tell_of_forks(objects: Iterable[Any]) -> None:
-    """Call ``after_fork()`` of each of ``objects`` in every forked child."""
+def tell_of_forks(objects: Iterable[Any], **methods: str) -> None:
+    """Call ``after_fork()`` of each of ``objects`` in every forked child.
 
-    def each() -> None:
+    Args:
+        objects: The objects, as they are at the fork.
+        **methods: Further methods to call, by the name of the instant: ``before``, ``after_in_parent``.
+    """
+
+    def tell(method: str) -> None:
         for one in list(objects):
-            one.after_fork()
+            getattr(one, method)()
 
     if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=each)
+        methods["after_in_child"] = "after_fork"
+        os.register_at_fork(**{instant: partial(tell, method) for instant, method in methods.items()})

@@ -8,6 +8,8 @@ import weakref
 from collections.abc import Callable
 from typing import Final
 
+from paceline.pacing.clock import tell_of_forks
+
 USERS_MAX: Final = 256
 """How many processes are noted; of more, two share a place, and one of them may not be told."""
 
@@ -47,11 +49,14 @@ class Kin:
         if self._used():
             self._note()
 
-    def after_fork(self, *, child: bool) -> None:
-        """This process goes on, or is the ``child``."""
+    def go_on(self) -> None:
+        """In the parent: the next use is the first one since a fork."""
         self.forked = self._users is not None
-        if child:
-            self._place = self._next
+
+    def after_fork(self) -> None:
+        """In the child: the same, and it has a place of its own."""
+        self.go_on()
+        self._place = self._next
 
     def _note(self) -> None:
         if self._users is not None:
@@ -84,19 +89,4 @@ def lives(pid: int) -> bool:
 
 
 _kin: weakref.WeakSet[Kin] = weakref.WeakSet()
-
-
-def _before() -> None:
-    for kin in list(_kin):
-        kin.before_fork()
-
-
-def _after(*, child: bool) -> None:
-    for kin in list(_kin):
-        kin.after_fork(child=child)
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_before, after_in_parent=lambda: _after(child=False), after_in_child=lambda: _after(child=True)
-    )
+tell_of_forks(_kin, before="before_fork", after_in_parent="go_on")

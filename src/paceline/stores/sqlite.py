@@ -32,7 +32,7 @@ from weakref import WeakSet
 
 from paceline.core.quota import NS
 from paceline.core.results import StoreFormatError
-from paceline.pacing.clock import Clock, elapsed_ns
+from paceline.pacing.clock import Clock, elapsed_ns, tell_of_forks
 from paceline.pacing.forks import lives
 from paceline.shared.ledger import SharedLedger
 from paceline.shared.messages import Message, StoreReply
@@ -378,15 +378,5 @@ _INHERITED: list[sqlite3.Connection] = []
 """Connections that a parent process could not close in time: kept, because to close them here would end its locks."""
 
 
-def _at_fork(step: Callable[[SQLiteStore], None]) -> None:
-    for store in list(_STORES):
-        step(store)
-
-
-if hasattr(os, "register_at_fork"):
-    # SQLite keeps the locks of a process in memory: a forked child would take them for its own.
-    os.register_at_fork(
-        before=partial(_at_fork, SQLiteStore.rest),
-        after_in_parent=partial(_at_fork, SQLiteStore.wake),
-        after_in_child=partial(_at_fork, SQLiteStore.after_fork),
-    )
+# SQLite keeps the locks of a process in memory: a forked child would take them for its own.
+tell_of_forks(_STORES, before="rest", after_in_parent="wake")
