@@ -31,6 +31,7 @@ from paceline.batch.index import Index
 from paceline.batch.requests import INVALID_ROW
 from paceline.core.results import PacelineError, explaining
 from paceline.pacing import durable
+from paceline.responses.values import decode
 
 STDOUT = "-"
 
@@ -577,11 +578,7 @@ def is_torn(raw: bytes, *, before: int) -> bool:
     if raw.endswith(b"\n"):
         return False
     if raw.startswith(_START):
-        try:
-            json.loads(raw)
-        except (ValueError, RecursionError):
-            return True
-        return False  # a whole document, of another program
+        return decode(raw) is None  # else it is a whole document, of another program
     return before > 0 and (_START.startswith(raw) or not raw.strip(b"\0"))
 
 

@@ -10,14 +10,14 @@ import json
 import logging
 import re
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from paceline.gateway.keys import ClientKey
 from paceline.http.binding import Exchanged
 from paceline.providers.base import Provider
 from paceline.providers.verdict import Decode
 from paceline.responses.events import MAX_EVENT, whole_events
-from paceline.responses.values import as_mapping
+from paceline.responses.values import as_mapping, decode
 
 log = logging.getLogger("paceline.gateway")
 
@@ -56,10 +56,7 @@ def may_ask(provider: Provider, path: str) -> bool:
 
 def asking(body: bytes) -> Asking | None:
     """What asks for the usage in ``body``; ``None`` where it does itself, or is no request for a stream."""
-    try:
-        fields = json.loads(body)
-    except (ValueError, RecursionError):
-        return None
+    fields = decode(body)
     if not isinstance(fields, dict) or fields.get("stream") is not True:
         return None
     if OPTIONS in fields:
@@ -124,10 +121,7 @@ def _without_usage(event: bytes) -> bytes:
     event = _NULL.sub(b"", event)
     data = event.partition(b"data:")[2]
     if b'"usage"' in event and data:
-        try:
-            chunk: Any = json.loads(data)
-        except (ValueError, RecursionError):
-            return event
+        chunk = decode(data)
         if isinstance(chunk, dict) and chunk.get("choices") == [] and chunk.get("usage"):
             return b""
     return event

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import re
@@ -29,7 +28,7 @@ from paceline.providers.embeddings import embeds
 from paceline.providers.parse import UNKNOWN
 from paceline.providers.registry import base_of, changed, head_of, is_loopback, maker, method_path, provider_named
 from paceline.providers.tables import known_providers, stated_tiers
-from paceline.responses.values import as_text
+from paceline.responses.values import as_text, decode
 
 log = logging.getLogger("paceline.http")
 
@@ -209,10 +208,7 @@ def body_of(content: bytes) -> dict[str, Any]:
         # ``isdigit`` alone is true of "²", which ``int`` refuses.
         images = int(number) if number.isascii() and number.isdigit() and len(number) < 4 else None
         return form | {"stream": form.get("stream") == "true", "n": images, AUDIO_SECONDS: _seconds_in(content)}
-    try:
-        body = json.loads(content)
-    except (ValueError, RecursionError):
-        return {}
+    body = decode(content)
     return body if isinstance(body, dict) else {}
 
 
