@@ -8,7 +8,6 @@ import time
 
 from click.testing import CliRunner
 
-from paceline.batch.address import ProviderAddress
 from paceline.batch.answers import RunAnswers
 from paceline.batch.check import Checker, InputPlan
 from paceline.batch.client import RunClient
@@ -23,6 +22,7 @@ from paceline.batch.runner import Runner
 from paceline.batch.summary import RunTally
 from paceline.cli.app import app
 from paceline.config import Config
+from paceline.config.servers import ProviderAddress
 from paceline.limiter.limiter import SYSTEM_CLOCK, Limiter
 from paceline.providers.registry import provider_named
 from waits import until

@@ -4,7 +4,8 @@ import pytest
 from batch_helpers import Said, chat, message, run_job, write_lines
 
 from odd_server import JSON, OddServer
-from paceline.batch.address import address_of, provider_at
+from paceline.batch.address import provider_at
+from paceline.config.servers import address_of
 from paceline.core.results import SettingsError
 from paceline.pacing.limits import Limits
 from paceline.pacing.settings import PacingSettings

@@ -21,7 +21,6 @@ from hypothesis import strategies as st
 from grids import some
 from paceline.batch import offline
 from paceline.batch import timing as timing_module
-from paceline.batch.address import address_of
 from paceline.batch.api import BrokenError, NoResultsError, NotYetError, RefusedError, Web
 from paceline.batch.chunks import BatchKind, Chunk, ChunkItem, Load, ProviderQueue, cut
 from paceline.batch.endpoints import (
@@ -37,6 +36,7 @@ from paceline.batch.journal import BatchJournal
 from paceline.batch.requests import BadLineError
 from paceline.batch.results import OutputError
 from paceline.batch.runner import Runner
+from paceline.config.servers import address_of
 from paceline.core.results import SettingsError
 from paceline.providers.registry import provider_named
 from waits import until

@@ -10,9 +10,10 @@ from batch_helpers import FAST, Said, chat, read_answers, run_job, write_lines
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.batch.address import ProviderAddress, proxy_for
+from paceline.batch.address import proxy_for
 from paceline.batch.progress import LineView, Live
 from paceline.batch.reach import REPORT_EVERY_S, UNTRUSTED_MAX, Reach, origin, reason
+from paceline.config.servers import ProviderAddress
 from paceline.core.results import SettingsError
 from paceline.emulator import Emulator
 from paceline.providers.registry import provider_named

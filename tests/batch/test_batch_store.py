@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 import pytest
 from batch_helpers import FAST, call, chat, chats, finish, message, run_job, wait_for_lines, write_lines
 
-from paceline.batch.address import account
 from paceline.batch.job import choose_store, state_file
 from paceline.batch.progress import LineView
 from paceline.config import Config
+from paceline.config.servers import account
 from paceline.core.quota import parse_quotas
 from paceline.core.results import StoreError
 from paceline.limiter.limiter import Limiter

@@ -5,7 +5,7 @@ from urllib.parse import urlsplit
 import pytest
 
 import paceline
-from paceline.batch.address import address_of
+from paceline.config.servers import address_of
 from paceline.core.results import PacelineWarning, SettingsError
 from paceline.providers.registry import PROVIDERS, provider_for_host, provider_named
 from paceline.providers.roots import joined, usual_root

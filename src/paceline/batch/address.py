@@ -1,50 +1,21 @@
-"""Where the requests of a batch go: the server of each provider, the key, and the proxy on the way."""
+"""Where the requests of a batch go: whose limits hold there, and the proxy on the way."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from hashlib import sha256
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 from yarl import URL
 
 from paceline.batch.forms import Form
 from paceline.config import Config
-from paceline.config.servers import root_named
+from paceline.config.servers import ProviderAddress, address_of, provider_of, root_of
 from paceline.core.results import SettingsError
 from paceline.pacing.limits import Limits
 from paceline.providers import registry
 from paceline.providers.base import Provider
-from paceline.providers.roots import usual_root
-
-
-@dataclass(frozen=True, slots=True)
-class ProviderAddress:
-    """Where a provider's requests go, and with which headers and key."""
-
-    root: str
-    headers: Mapping[str, str] = field(repr=False)
-    key: str = field(repr=False)
-    provider: Provider
-
-    def headers_for(self, path: str) -> dict[str, str]:
-        """The headers of a request to a URL with this ``path``, with the key."""
-        return {**self.headers, **dict([registry.credentials(self.provider, path, self.key)])}
-
-    @property
-    def account(self) -> str:
-        """The name of the account; see :func:`account`."""
-        return account(self.root, self.key)
-
-
-def provider_of(config: Config) -> str | None:
-    """The provider whose API every request uses; ``None``: by the format of each request."""
-    if config.provider:
-        return registry.provider_named(config.provider).name
-    provider = registry.provider_for_host(urlsplit(config.base_url).hostname or "") if config.base_url else None
-    return provider.name if provider else None
 
 
 def goes_anywhere(config: Config) -> bool:
@@ -60,16 +31,6 @@ def at_home(form: Form, config: Config) -> Form:
     provider = provider_of(config)
     found = registry.prefixed(form.model) if form.model and goes_anywhere(config) else None
     return replace(form, provider=provider) if found is None else replace(form, provider=found[0].name, model=found[1])
-
-
-def root_of(provider: Provider, base_url: str | None, environ: Mapping[str, str]) -> tuple[str | None, str]:
-    """The server of ``provider``, and the variable that names it; no variable for ``base_url`` and the usual server.
-
-    Raises:
-        SettingsError: The variable is malformed.
-    """
-    named, variable = (None, "") if base_url else root_named(provider, environ)
-    return base_url or named or usual_root(provider), variable
 
 
 def provider_at(limits: Limits, provider: Provider, root: str, model: str) -> Provider:
@@ -96,28 +57,6 @@ def placing(config: Config, limits: Limits, environ: Mapping[str, str]) -> Calla
 
     named = config.group is not None or provider_of(config) or config.tier is not None
     return (lambda provider, _: provider) if named else place
-
-
-def address_of(provider: Provider, base_url: str | None, environ: Mapping[str, str]) -> ProviderAddress:
-    """Where the requests of ``provider`` go, with its usual headers.
-
-    Raises:
-        SettingsError: The server's root or the key is missing, or one of them is malformed.
-    """
-    return address_at(provider, *registry.locate(provider, root_of(provider, base_url, environ)[0], environ))
-
-
-def address_at(provider: Provider, root: str, key: str) -> ProviderAddress:
-    """Where the requests of ``provider`` go, with its usual headers."""
-    headers = {"content-type": "application/json", "accept": "application/json", "user-agent": "paceline"}
-    if registry.base_of(provider.name) == "anthropic":
-        headers |= {"anthropic-version": "2023-06-01"}
-    return ProviderAddress(root, headers, key, provider)
-
-
-def account(root: str, key: str) -> str:
-    """A name for the account of ``key`` at the server ``root`` that does not reveal the key."""
-    return f"{urlsplit(root).netloc.lower()}:{sha256(key.encode()).hexdigest()[:12]}"
 
 
 def account_of(pool: str, base_url: str | None, environ: Mapping[str, str]) -> str:

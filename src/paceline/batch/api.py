@@ -22,7 +22,6 @@ from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
 from paceline.batch.acceptance import UNREAD
-from paceline.batch.address import ProviderAddress
 from paceline.batch.chunks import Chunk
 from paceline.batch.client import TRUST, error_of, one_line
 from paceline.batch.index import Index
@@ -32,6 +31,7 @@ from paceline.batch.requests import RunRequest
 from paceline.batch.results import read_json
 from paceline.batch.transport import NO_CONNECTION
 from paceline.batch.unpaid import is_unpaid
+from paceline.config.servers import ProviderAddress
 from paceline.core.results import explaining
 from paceline.pacing.lack import lack_of
 from paceline.providers.parse import answered_s

@@ -43,7 +43,7 @@ class Chunk:
     Attributes:
         name: Its name in the journal, and in the batch's metadata.
         kind: What its requests have in common.
-        account: The account and the server of the batch; see :func:`paceline.batch.address.account`.
+        account: The account and the server of the batch; see :func:`paceline.config.servers.account`.
         lines: The requests' lines in the input, in the order of the batch; 0 for one that the input no longer has.
         tokens: The estimate of their input.
         at_s: When the batch was going to be created, in seconds since 1970.

@@ -18,7 +18,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
 from paceline.batch.acceptance import is_served
-from paceline.batch.address import ProviderAddress, proxy_for
+from paceline.batch.address import proxy_for
 from paceline.batch.files import FILE_GONE, GoneError
 from paceline.batch.leads import Leads
 from paceline.batch.reach import Reach, origin
@@ -36,7 +36,7 @@ from paceline.batch.transport import (
     WholeAnswer,
     session,
 )
-from paceline.config.servers import ServerGroup
+from paceline.config.servers import ProviderAddress, ServerGroup
 from paceline.http.binding import Binding
 from paceline.http.describe import Metered, at_account, describe
 from paceline.http.exchange import Exchange

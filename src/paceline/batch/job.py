@@ -21,16 +21,7 @@ from urllib.parse import urlsplit
 
 from paceline.batch import cost
 from paceline.batch.acceptance import UNREAD, Acceptance
-from paceline.batch.address import (
-    ProviderAddress,
-    account_of,
-    address_at,
-    address_of,
-    at_home,
-    goes_anywhere,
-    placing,
-    root_of,
-)
+from paceline.batch.address import account_of, at_home, goes_anywhere, placing
 from paceline.batch.answers import RunAnswers
 from paceline.batch.batches import Batches
 from paceline.batch.caller import Caller
@@ -54,7 +45,7 @@ from paceline.batch.runner import DONE, FAILED, INTERRUPTED, Runner
 from paceline.batch.summary import RunStart, RunTally, in_words
 from paceline.batch.tables import Rows, Table
 from paceline.config import Config
-from paceline.config.servers import Server, ServerGroup
+from paceline.config.servers import ProviderAddress, Server, ServerGroup, address_at, address_of, root_of
 from paceline.config.servers import group as read_group
 from paceline.core.hints import counted
 from paceline.core.results import PacelineWarning, SettingsError, StoreFormatError, explaining

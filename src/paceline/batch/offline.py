@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Final
 
 from paceline.batch.acceptance import maximum_of
-from paceline.batch.address import ProviderAddress, proxy_for
+from paceline.batch.address import proxy_for
 from paceline.batch.answers import RunAnswers
 from paceline.batch.api import BYTES_MAX, Endpoints, Web
 from paceline.batch.batches import Batches
@@ -31,6 +31,7 @@ from paceline.batch.runner import FAILED, INTERRUPTED, USAGE, heed, look_after
 from paceline.batch.timing import CALL_S, FULL_ALL_S, Deadline, StopError, Timing
 from paceline.batch.transport import session
 from paceline.batch.writer import AnswerWriter
+from paceline.config.servers import ProviderAddress
 from paceline.core.hints import counted
 from paceline.responses.finish import State
 

@@ -114,10 +114,10 @@ def run(
         print([row["answer"] for row in answered])
     """
     try:
-        from paceline.batch.address import provider_of
         from paceline.batch.job import Job, Output
         from paceline.batch.mode import Batching
         from paceline.config import Config
+        from paceline.config.servers import provider_of
     except (ModuleNotFoundError, SettingsError) as error:  # the second: settings lack their packages
         raise ImportError(f"paceline.run {needs('cli')}") from error
     config = Config.load(given=settings, where="arguments")

@@ -1,10 +1,11 @@
-"""The servers of the settings, each with its key, and the groups of them."""
+"""The servers of the settings and of the environment, each with its key, and the groups of them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -17,7 +18,7 @@ from paceline.pacing.clock import SYSTEM_CLOCK, Clock
 from paceline.pacing.group import Choice
 from paceline.providers import registry
 from paceline.providers.base import Provider
-from paceline.providers.roots import host_root, without_version
+from paceline.providers.roots import host_root, usual_root, without_version
 
 
 def root_named(provider: Provider, environ: Mapping[str, str]) -> tuple[str | None, str]:
@@ -32,6 +33,65 @@ def root_named(provider: Provider, environ: Mapping[str, str]) -> tuple[str | No
         return None, ""
     with explaining(f"invalid {variable}", of=ValueError):
         return parse_base_url(named), variable
+
+
+def root_of(provider: Provider, base_url: str | None, environ: Mapping[str, str]) -> tuple[str | None, str]:
+    """The server of ``provider``, and the variable that names it; no variable for ``base_url`` and the usual server.
+
+    Raises:
+        SettingsError: The variable is malformed.
+    """
+    named, variable = (None, "") if base_url else root_named(provider, environ)
+    return base_url or named or usual_root(provider), variable
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderAddress:
+    """Where a provider's requests go, and with which headers and key."""
+
+    root: str
+    headers: Mapping[str, str] = field(repr=False)
+    key: str = field(repr=False)
+    provider: Provider
+
+    def headers_for(self, path: str) -> dict[str, str]:
+        """The headers of a request to a URL with this ``path``, with the key."""
+        return {**self.headers, **dict([registry.credentials(self.provider, path, self.key)])}
+
+    @property
+    def account(self) -> str:
+        """The name of the account; see :func:`account`."""
+        return account(self.root, self.key)
+
+
+def address_of(provider: Provider, base_url: str | None, environ: Mapping[str, str]) -> ProviderAddress:
+    """Where the requests of ``provider`` go, with its usual headers.
+
+    Raises:
+        SettingsError: The server's root or the key is missing, or one of them is malformed.
+    """
+    return address_at(provider, *registry.locate(provider, root_of(provider, base_url, environ)[0], environ))
+
+
+def address_at(provider: Provider, root: str, key: str) -> ProviderAddress:
+    """Where the requests of ``provider`` go, with its usual headers."""
+    headers = {"content-type": "application/json", "accept": "application/json", "user-agent": "paceline"}
+    if registry.base_of(provider.name) == "anthropic":
+        headers |= {"anthropic-version": "2023-06-01"}
+    return ProviderAddress(root, headers, key, provider)
+
+
+def account(root: str, key: str) -> str:
+    """A name for the account of ``key`` at the server ``root`` that does not reveal the key."""
+    return f"{urlsplit(root).netloc.lower()}:{sha256(key.encode()).hexdigest()[:12]}"
+
+
+def provider_of(config: Config) -> str | None:
+    """The provider whose API every request uses; ``None``: by the format of each request."""
+    if config.provider:
+        return registry.provider_named(config.provider).name
+    provider = registry.provider_for_host(urlsplit(config.base_url).hostname or "") if config.base_url else None
+    return provider.name if provider else None
 
 
 UPSTREAMS, BASE_URL, ARGUMENTS, ENVIRONMENT = "upstreams", "base_url", "command line", "the environment"
@@ -168,9 +228,7 @@ def check_address(config: Config) -> None:
         UnnamedError: It stands in a file that was found, and is neither https at a host of the provider alone, nor this machine.
     """
     if config.base_url:
-        at_host = registry.provider_for_host(urlsplit(config.base_url).hostname or "")
-        named = registry.provider_named(config.provider) if config.provider else at_host
-        _check_named(config, "", config.base_url, named or registry.provider_named("openai"))
+        _check_named(config, "", config.base_url, registry.provider_named(provider_of(config) or "openai"))
 
 
 def _server_key(

@@ -22,13 +22,14 @@ from contextlib import ExitStack, closing, suppress
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
-from paceline.batch.address import ProviderAddress, account_of, address_of, provider_of
+from paceline.batch.address import account_of
 from paceline.batch.check import Checker
 from paceline.batch.client import RunClient
 from paceline.batch.index import Index
 from paceline.batch.requests import FORMATS, MESSAGES, BadLineError, RunRequest, decode, request_of
 from paceline.batch.results import encode_json
 from paceline.config import Config
+from paceline.config.servers import ProviderAddress, address_of, provider_of
 from paceline.core.quota import REQUESTS
 from paceline.core.results import SettingsError, StoreError
 from paceline.data.journal import SharedJournal
