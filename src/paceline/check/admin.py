@@ -18,9 +18,10 @@ from typing import Any, Final
 import httpx2
 
 from paceline import facts
+from paceline.config.servers import address_at
 from paceline.core.results import SettingsError, explaining
 from paceline.pacing.durable import replacing
-from paceline.providers.registry import PROVIDERS, credentials, provider_named
+from paceline.providers.registry import PROVIDERS, provider_named
 from paceline.providers.roots import host_root, without_version
 from paceline.responses.values import decode
 
@@ -93,8 +94,7 @@ def questions(
         if path and not (key and key.isascii() and key.isprintable()):
             raise SettingsError(f"no key to ask {provider} with: set the environment variable {variable}")
         if path:
-            headers = dict([credentials(known, path, key)])
-            headers |= {"anthropic-version": "2023-06-01", "user-agent": "paceline"}
+            headers = address_at(known, root, key).headers_for(path)
             kind = facts.MODELS if read is openai_ends else facts.LIMITS
             asked.append(Question(provider, f"{root}{path}", variable, headers, kind, read))
     return asked

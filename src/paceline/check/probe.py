@@ -12,7 +12,7 @@ import httpx2
 
 from paceline.check.verdict import QuotaFinding, compare, stated_by
 from paceline.config import Config
-from paceline.config.servers import root_named
+from paceline.config.servers import address_of
 from paceline.core.results import Refusal, RefusalKind, SettingsError
 from paceline.http import pace_transport
 from paceline.limiter.limiter import Limiter
@@ -20,7 +20,7 @@ from paceline.pacing.retry import RetryPolicy
 from paceline.providers import registry
 from paceline.providers.base import Provider
 from paceline.providers.embeddings import embeds
-from paceline.providers.roots import joined, placed, usual_root
+from paceline.providers.roots import joined, placed
 from paceline.providers.tables import ending, listing
 from paceline.responses.errors import error_of
 
@@ -95,13 +95,9 @@ def target(name: str, config: Config, environ: Mapping[str, str]) -> ProbeTarget
     provider, model = _provider_of(name, config)
     if provider.name in _SIGNED:
         raise SettingsError(f"{provider.name}: its requests are signed with credentials that this command does not use")
-    root = config.base_url or root_named(provider, environ)[0] or usual_root(provider)
-    root, key = registry.locate(provider, root, environ)
+    at = address_of(provider, config.base_url, environ)
     path, body = _request(provider.name, model)
-    headers = {**dict([registry.credentials(provider, path, key)]), "user-agent": "paceline"}
-    if provider.name == "anthropic":
-        headers["anthropic-version"] = "2023-06-01"
-    return ProbeTarget(provider, model, joined(root, path), headers, body, key)
+    return ProbeTarget(provider, model, joined(at.root, path), at.headers_for(path), body, at.key)
 
 
 def _provider_of(name: str, config: Config) -> tuple[Provider, str]:
