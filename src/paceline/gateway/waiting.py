@@ -21,6 +21,7 @@ from paceline.http.routed import RoutedExchange
 from paceline.pacing.permit import Permit
 from paceline.pacing.retry import varied
 from paceline.pacing.tries import Tries
+from paceline.providers.parse import number
 from paceline.providers.registry import base_of
 
 NOTES_FROM_S: Final = 30.0
@@ -154,7 +155,7 @@ def patience_s(headers: Headers) -> float | None:
     for name, value in headers:
         if name == b"x-stainless-runtime" and value.lower() in (b"node", b"bun") and not rows:
             known.append(_HEAD_S)
-        elif name in _STATED and (seconds := _seconds(value)) is not None:
+        elif name in _STATED and (seconds := number(value.decode("latin-1"))) is not None:
             known.append(seconds)
     least = min(known, default=0.0)
     return least if least >= PATIENCE_MIN_S else None
@@ -162,7 +163,7 @@ def patience_s(headers: Headers) -> float | None:
 
 def _is_lifted(headers: Headers) -> bool:
     """Whether Claude Code states a timeout of a day: ``exec`` sets that with its other limits, and the page of plans tells to set all."""
-    return any(name in _STATED and (_seconds(value) or 0.0) >= LIFTED_S for name, value in headers)
+    return any(name in _STATED and (number(value.decode("latin-1")) or 0.0) >= LIFTED_S for name, value in headers)
 
 
 @lru_cache(maxsize=256)
@@ -179,13 +180,6 @@ def _manners(agent: bytes) -> tuple[Manner, ...]:
 
 def _agent(headers: Headers) -> bytes:
     return next((value for name, value in headers if name == b"user-agent"), b"").lower()
-
-
-def _seconds(value: bytes) -> float | None:
-    try:
-        return float(value)
-    except ValueError:  # NOT_GIVEN
-        return None
 
 
 class Identity(NamedTuple):
