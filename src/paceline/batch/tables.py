@@ -18,7 +18,7 @@ from itertools import islice
 from typing import Any, BinaryIO, Final, Self
 
 from paceline.batch.acceptance import KEEP, Acceptance, Told
-from paceline.batch.results import OutputError
+from paceline.batch.results import OutputError, output_errors
 from paceline.core.results import SettingsError
 from paceline.data.frames import Vectors, arrow_column, as_text, is_missing
 from paceline.pacing.durable import replacing
@@ -31,6 +31,9 @@ ERROR, FINISH = "error", "finish"
 
 CHUNK: Final = 10_000
 """Rows that are made columns at a time: Python's objects take several times the memory of a column."""
+
+UNWRITABLE: Final = OSError, EOFError, ValueError, TypeError, NotImplementedError, csv.Error
+"""What keeps a table from being written: of the system, of a row, and of the libraries of its format."""
 
 UNSENT: Final = Told(None, "it was not sent: the run has ended before")
 
@@ -112,7 +115,8 @@ class Table:
                 clear = (self.into, *(name for name, _ in new if name not in row))
                 yield {**row, **{name if name in clear else f"{self.into}_{name}": value for name, value in new}}
 
-        try:
+        then = f"; the answers are in {self.journal}, and the same command writes it"
+        with output_errors(f"{self.path} cannot be written", then, of=UNWRITABLE):
             like = self.journal if os.path.exists(self.journal) else ""
             with RecordedAnswers(self.journal, acceptance) as answers, replacing(self.path, like=like) as file:
                 if self.path.lower().endswith(".parquet"):
@@ -122,11 +126,6 @@ class Table:
                     names = list(dict.fromkeys(name for row in whole(given) for name in row))
                 with rows() as given:
                     return _csv(file, names, whole(given), "\t" if self.path.lower().endswith(".tsv") else ",")
-        except (OSError, EOFError, ValueError, TypeError, NotImplementedError, csv.Error, SettingsError) as error:
-            reason = getattr(error, "strerror", None) or str(error)
-            raise OutputError(
-                f"{self.path} cannot be written: {reason}; the answers are in {self.journal}, and the same command writes it"
-            ) from None
 
 
 def columns(told: Told, into: str, acceptance: Acceptance) -> list[tuple[str, Any]]:
