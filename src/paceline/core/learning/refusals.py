@@ -74,7 +74,7 @@ class Refusals:
         if self._is_refuted(now_ns, refusal):
             refusal = replace(refusal, limit=None, used=None)
         index = self._index(now_ns, reservation, refusal)
-        if self.is_unstated(now_ns, reservation, refusal):
+        if self._is_unstated(now_ns, reservation, refusal, index):
             return self._refused_unstated(now_ns, reservation, refusal, index)
         self._unstated.explained(now_ns, reservation)
         if refusal.limit is not None:
@@ -166,9 +166,13 @@ class Refusals:
         """Whether a refusal is about a limit that neither the user nor an answer states."""
         if not refusal.kind.about_rate:
             return refusal.kind is RefusalKind.CAPACITY and self._unstated.explains_full(reservation, refusal)
+        return self._is_unstated(now_ns, reservation, refusal, self._index(now_ns, reservation, refusal))
+
+    def _is_unstated(self, now_ns: int, reservation: Reservation, refusal: Refusal, index: int | None) -> bool:
+        """As :meth:`is_unstated`, of a refusal for rate or growth: it is about the quota at ``index``, if any."""
+        unit = refusal.unit
         if refusal.limit is not None:
             return False
-        unit, index = refusal.unit, self._index(now_ns, reservation, refusal)
         if index is not None:
             return self._unstated.measures(unit) and (
                 self._is_measured(index)
