@@ -82,6 +82,7 @@ DAY = {"x-stainless-runtime": "node", "x-stainless-timeout": "86400"}
         ("", {"x-stainless-timeout": "NOT_GIVEN", "x-stainless-read-timeout": "900.0"}, (True, False, False, 900)),
         ("", {"x-stainless-read-timeout": "20"}, (True, False, False, None)),  # the user's own
         ("", {"x-stainless-read-timeout": "nan"}, (True, False, False, None)),
+        ("", {"x-stainless-read-timeout": "inf"}, (True, False, False, None)),
     ],
 )
 def test_whether_a_client_hears_returns_and_resumes_and_when_it_gives_up(agent, more, facts):
