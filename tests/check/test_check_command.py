@@ -195,6 +195,7 @@ def test_every_model_goes_to_its_provider(name, provider, url):
     keys = dict.fromkeys([*(f"{maker}_API_KEY" for maker in makers), "GITHUB_TOKEN"], "k")
     one = target(name, Config(provider=provider), keys)
     assert one.url == url
+    assert ("anthropic-version" in one.headers) == (one.provider.name == "anthropic")
     assert one.provider.describe(url.partition(".com")[2] or url.partition(".ai")[2], one.body) is not None
     assert one.host_known
 
