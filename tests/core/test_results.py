@@ -16,8 +16,10 @@ from paceline.core.results import (
     QueueFullError,
     Refusal,
     RefusalKind,
+    SettingsError,
     TooLargeError,
     UnfinishedError,
+    explaining,
 )
 
 
@@ -75,3 +77,14 @@ def test_what_an_error_carries():
 
 def test_a_request_that_never_fits_is_no_permit():
     assert not NeverFits("tokens", 1_200, 1_000)
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [(FileNotFoundError(2, "No such file", "x"), "No such file"), (OSError("broken"), "broken")],
+)
+def test_an_error_of_the_system_is_explained_by_what_failed(error, words):
+    with pytest.raises(SettingsError, match=rf"^a\.jsonl: {words}; make room$"), explaining("a.jsonl", "; make room"):
+        raise error
+    with pytest.raises(PacelineError, match=r"^lines: bad$"), explaining("lines", kind=PacelineError, of=ValueError):
+        raise ValueError("bad")
