@@ -8,7 +8,7 @@ A refusal, a silence or the breaker of a host begins a pause. It is in the ledge
 answers to the probe (``settle``) and unsent probes; ``LocalCapacity.refuse`` reports a refused one.
 
 Where processes share the quotas, there are two, and both hold: a refusal pauses all processes, in the ledger of the
-store, and a silence or the breaker pauses one, in its ``SharedCapacity``. The Redis script pauses in the same phases.
+store, and a silence or the breaker pauses one, in its ``SharedCapacity``. The Redis script pauses by the same table.
 
 A stop has a pause of its own, in which requests are refused.
 """
@@ -16,6 +16,7 @@ A stop has a pause of its own, in which requests are refused.
 from __future__ import annotations
 
 from enum import Enum
+from types import MappingProxyType
 from typing import Final, Generic, TypeVar
 
 from paceline.core.quota import NS
@@ -36,8 +37,40 @@ class PausePhase(Enum):
     OPENING = "opening"  # two more for each answer: one at its beginning, one at its end
 
 
-CLOSED, PROBING, OPENING, OPEN = PausePhase.CLOSED, PausePhase.PROBING, PausePhase.OPENING, PausePhase.OPEN
+CLOSED, OPEN = PausePhase.CLOSED, PausePhase.OPEN
 """For the path of every request: the look-up of a member of an enum takes as long as a call."""
+
+
+class PauseEvent(Enum):
+    """What changes the phase."""
+
+    BEGIN = "begin"  # a pause begins, or becomes longer
+    GRANT = "grant"  # an attempt goes at or after the end of the pause
+    MORE = "more"  # an answer lets others go
+    UNSENT = "unsent"  # the probe was not sent: another attempt becomes the probe
+    LIFT = "lift"  # the pause is over: its probe was answered, or none is needed
+
+
+NEXT: Final = MappingProxyType(
+    {
+        (PausePhase.OPEN, PauseEvent.BEGIN): PausePhase.CLOSED,
+        (PausePhase.OPEN, PauseEvent.LIFT): PausePhase.OPEN,
+        (PausePhase.CLOSED, PauseEvent.BEGIN): PausePhase.CLOSED,
+        (PausePhase.CLOSED, PauseEvent.GRANT): PausePhase.PROBING,
+        (PausePhase.CLOSED, PauseEvent.LIFT): PausePhase.OPEN,
+        (PausePhase.CLOSED, PauseEvent.MORE): PausePhase.OPENING,
+        (PausePhase.PROBING, PauseEvent.BEGIN): PausePhase.CLOSED,  # the present probe tells nothing of the new pause
+        (PausePhase.PROBING, PauseEvent.GRANT): PausePhase.PROBING,
+        (PausePhase.PROBING, PauseEvent.UNSENT): PausePhase.CLOSED,
+        (PausePhase.PROBING, PauseEvent.LIFT): PausePhase.OPEN,
+        (PausePhase.PROBING, PauseEvent.MORE): PausePhase.OPENING,
+        (PausePhase.OPENING, PauseEvent.BEGIN): PausePhase.CLOSED,
+        (PausePhase.OPENING, PauseEvent.GRANT): PausePhase.OPENING,
+        (PausePhase.OPENING, PauseEvent.MORE): PausePhase.OPENING,
+        (PausePhase.OPENING, PauseEvent.LIFT): PausePhase.OPEN,
+    }
+)
+"""The phase that follows; the other pairs do not occur."""
 
 
 class Pause(Generic[T]):
@@ -57,7 +90,7 @@ class Pause(Generic[T]):
 
     def __init__(self, until_ns: int = 0, *, closed: bool = False, probe: T | None = None) -> None:
         self.until_ns, self.probe, self.reason = until_ns, probe, COOL_DOWN
-        self.phase = CLOSED if closed else OPEN if probe is None else PROBING
+        self.phase = PausePhase.CLOSED if closed else PausePhase.OPEN if probe is None else PausePhase.PROBING
         self.opens_ns = self._room = 0  # how many more may go by the answers so far
         self._gone: dict[T, bool] = {}  # since the pause, without the end of an answer; whether it has begun
 
@@ -66,10 +99,10 @@ class Pause(Generic[T]):
         # The pause that ends last is in force, so its reason is what users read.
         if until_ns >= self.until_ns:
             self.reason = reason
-        # Answers to what went before this pause, and to its probe, let none go after it.
+        # Answers to what went before this pause let none go after it.
         self._room, self.opens_ns = 0, max(self.opens_ns, opens_ns)
         self._gone.clear()
-        self._step(CLOSED, max(self.until_ns, until_ns))
+        self._step(PauseEvent.BEGIN, None, max(self.until_ns, until_ns))
 
     @property
     def counts(self) -> bool:
@@ -84,13 +117,13 @@ class Pause(Generic[T]):
         """
         if not self.opens_ns:
             # At 600 requests/min, a stall of 5 s cost 40 refusals if all went at its end, and 12 with a probe.
-            self._step(PROBING, now_ns + within_ns, attempt)
+            self._step(PauseEvent.GRANT, attempt, now_ns + within_ns)
             return
         self._gone[attempt] = False
         self._room = max(self._room - 1, 0)
         # While it opens, each attempt that has gone may let others go, not one alone.
-        phase, probe = (OPENING, None) if self.phase is OPENING else (PROBING, attempt)
-        self._step(phase, now_ns if self._room else now_ns + self.opens_ns, probe)
+        probe = None if self.phase is PausePhase.OPENING else attempt
+        self._step(PauseEvent.GRANT, probe, now_ns if self._room else now_ns + self.opens_ns)
 
     def answered(self, now_ns: int, attempt: T, *, ended: bool = True) -> None:
         """Let the others go, if ``attempt`` is the probe; or one or two of them, if it has gone since the pause.
@@ -104,21 +137,21 @@ class Pause(Generic[T]):
             if begun is not None and (ended or not begun):
                 # The first beginning lets two go, so that each round is twice as large. A later answer lets one go at
                 # its beginning and one at its end, or both at its end if that is all that is seen.
-                more = 2 if not begun and (ended or self.phase is not OPENING) else 1
+                more = 2 if not begun and (ended or self.phase is not PausePhase.OPENING) else 1
                 # What is unused, because a quota binds, does not add up: it would go at once later.
                 self._room = max(self._room, more)
-                self._step(OPENING, min(self.until_ns, now_ns))
+                self._step(PauseEvent.MORE, None, min(self.until_ns, now_ns))
         elif self.probe is not None and attempt == self.probe:
-            self._step(OPEN, min(self.until_ns, now_ns))
+            self._step(PauseEvent.LIFT, None, min(self.until_ns, now_ns))
 
     def unsent(self, now_ns: int, attempt: T) -> None:
         """Let another attempt go in the place of ``attempt``, if that is the probe, or has gone since the pause."""
         if self.probe is not None and attempt == self.probe:
-            self._step(CLOSED, min(self.until_ns, now_ns))
+            self._step(PauseEvent.UNSENT, None, min(self.until_ns, now_ns))
         # False: it has gone, and its answer has not begun. It has used up one that an answer let go.
-        elif self._gone.get(attempt) is False and self.phase is OPENING:
+        elif self._gone.get(attempt) is False and self.phase is PausePhase.OPENING:
             self._room += 1
-            self._step(OPENING, min(self.until_ns, now_ns))
+            self._step(PauseEvent.MORE, None, min(self.until_ns, now_ns))
         self._gone.pop(attempt, None)
 
     def lift(self, now_ns: int, until_ns: int) -> None:
@@ -129,20 +162,20 @@ class Pause(Generic[T]):
         # A longer pause may have begun meanwhile for another reason. It stays.
         if self.until_ns == until_ns > now_ns:
             self._room = 1 if self.opens_ns else 0
-            self._step(OPENING if self.opens_ns else OPEN, now_ns)
+            self._step(PauseEvent.MORE if self.opens_ns else PauseEvent.LIFT, None, now_ns)
 
     def empty(self) -> None:
         """End the pause if it opens: none waits."""
-        if self.phase is OPENING:
-            self._step(OPEN, 0)
+        if self.phase is PausePhase.OPENING:
+            self._step(PauseEvent.LIFT, None, 0)
 
     def end(self) -> None:
         """End the pause; no probe is needed."""
-        self._step(OPEN, 0)
+        self._step(PauseEvent.LIFT, None, 0)
 
-    def _step(self, phase: PausePhase, until_ns: int, probe: T | None = None) -> None:
-        self.phase, self.probe, self.until_ns = phase, probe, until_ns
+    def _step(self, event: PauseEvent, probe: T | None, until_ns: int) -> None:
+        self.phase, self.probe, self.until_ns = NEXT[self.phase, event], probe, until_ns
         if self.phase is OPEN:
             self.opens_ns = self._room = 0
             self._gone.clear()
-        assert (self.probe is not None) == (self.phase is PROBING)
+        assert (self.probe is not None) == (self.phase is PausePhase.PROBING)
