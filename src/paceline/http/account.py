@@ -120,7 +120,7 @@ def login_of(pacer: Pacer, provider: str, header: Header) -> str:
 def _sent(provider: str, header: Header, query: str = "") -> list[str]:
     """The credentials in a request; none where they are no account of their own."""
     headers = _key_headers(provider)
-    found = [*map(_bare, filter(None, map(header, headers)))]
+    found = [_bare(value) for one in headers if (value := header(one))]
     # At others than Gemini it may be anything: an id would make an account of each request.
     return [*found, key] if CREDENTIALS["gemini"] in headers and (key := key_in_query(query)) else found
 
