@@ -136,13 +136,14 @@ def undo() -> str:
     folder = _folder()
     installed, before = folder / facts.INSTALLED, folder / facts.BEFORE
     with explaining(f"{folder}: cannot be written"):
-        if before.exists():
-            replace(str(before), str(installed))
-        elif installed.exists():
-            installed.unlink()
-        else:
+        try:
+            if before.exists():
+                replace(str(before), str(installed))
+            else:
+                installed.unlink()
+        except FileNotFoundError:
             raise SettingsError(
                 f"{installed}: no data set is installed: the one of this version is in use, of {facts.day()}"
-            )
+            ) from None
     facts.forget()
     return f"the data set of {facts.day()} is in use again"
