@@ -139,7 +139,7 @@ class TestCommandReadsAPage:
 
 @contextmanager
 def other_user(file, *, folder, rights):
-    """Be nobody, where the test runs as root, for whom such rights are all there is."""
+    """Give ``file`` and its folder these rights. If the test runs as root, run the block as another user: root may read everything."""
     where, root = file.parent, os.geteuid() == 0
     files = list(where.iterdir())
     for path in files:

@@ -1,4 +1,4 @@
-"""Where the requests of a batch go: whose limits hold there, and the proxy on the way."""
+"""The server of each request of a batch: the provider whose limits apply there, and the proxy on the way to it."""
 
 from __future__ import annotations
 

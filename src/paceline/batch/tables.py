@@ -33,7 +33,7 @@ CHUNK: Final = 10_000
 """Rows that are made columns at a time: Python's objects take several times the memory of a column."""
 
 UNWRITABLE: Final = OSError, EOFError, ValueError, TypeError, NotImplementedError, csv.Error
-"""What keeps a table from being written: of the system, of a row, and of the libraries of its format."""
+"""The errors for which a table cannot be written: errors of the system, of a row, and of the libraries of a format."""
 
 UNSENT: Final = Told(None, "it was not sent: the run has ended before")
 

@@ -103,7 +103,13 @@ KEEPALIVE: Final = b'event: keepalive\ndata: {"type": "keepalive", "sequence_num
 
 
 class Rhythm(NamedTuple):
-    """How a client waits: what is sent meanwhile, if anything is; after which time it is due, or else an answer, and how often then."""
+    """How a client waits for its answer.
+
+    Attributes:
+        note: The bytes that are sent meanwhile; ``None`` for nothing.
+        due_s: The seconds until the first note is due, or, without notes, until an answer is; ``None``: the client waits for any time.
+        every_s: The seconds between two notes.
+    """
 
     note: bytes | None
     due_s: float | None
