@@ -94,8 +94,7 @@ def test_one_whose_prompt_was_read_again_goes_by_its_new_instant(pool):
     renewed.estimate = lambda: Estimate({"input_tokens": 1.0}, 500, T0 + 200 * NS)
     other.estimate = lambda: Estimate({"input_tokens": 1.0}, 500, T0 + 400 * NS)  # not lost yet: its place stays
     submit(pool, cold(), renewed, other)
-    assert pool.pump(T0 + NS) == [other]
-    assert pool.pump(T0 + 2 * NS) == [renewed]
+    assert (pool.pump(T0 + NS), pool.pump(T0 + 2 * NS)) == ([other], [renewed])
 
 
 def test_many_that_leave_leave_nothing_behind(pool):

@@ -75,8 +75,7 @@ def test_a_cost_fits_beside_what_is_held(ledger):
 
 def test_those_that_go_first_need_their_room(ledger):
     grant(ledger, T0, units=50)
-    assert ledger.earliest(T0, [10.0], [40.0])[0] == T0
-    assert ledger.earliest(T0, [10.0], [41.0])[0] == T0 + 60 * NS
+    assert (ledger.earliest(T0, [10.0], [40.0])[0], ledger.earliest(T0, [10.0], [41.0])[0]) == (T0, T0 + 60 * NS)
 
 
 @pytest.mark.parametrize(("true", "left"), [(20, 80), (0, 100), (80, 20), (130, -30)])

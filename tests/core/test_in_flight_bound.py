@@ -125,8 +125,7 @@ def test_an_answer_leaves_open_whether_an_attempt_on_its_way_had_one_less_in_fli
     bound.refused(T0 + SOON_NS, bound.sent(T0))  # refusals take this long
     early, late = bound.sent(T0 + NS), bound.sent(T0 + NS + SOON_NS // 4)
     bound.ended(T0 + NS + SOON_NS, first, answered=True)
-    assert (early.most, early.least) == (1, 1)
-    assert (late.most, late.least) == (2, 1)
+    assert (early.most, early.least, late.most, late.least) == (1, 1, 2, 1)
     latest = bound.sent(T0 + 9 * NS)
     bound.ended(T0 + 9 * NS, bound.sent(T0 + 9 * NS), answered=True)
     assert (latest.most, latest.least) == (2, 1)
@@ -141,8 +140,7 @@ def test_an_attempt_is_admitted_when_its_refusal_is_overdue_or_with_its_answer(b
     bound.sent(T0 + NS + 1)
     assert bound.admitted.count == 2
     bound.ended(T0 + 30 * NS, one, answered=True)
-    assert bound.admitted.count == 2
-    assert bound.flight.in_flight == 2
+    assert (bound.admitted.count, bound.flight.in_flight) == (2, 2)
 
 
 def test_the_bound_grows_by_one_while_it_is_full_and_falls_with_a_refusal(server):
@@ -266,8 +264,7 @@ def test_a_refusal_that_the_bound_explains_is_only_counted_by_the_rate():
     one, two, three = both.send(), both.send(), both.send()
     before = both.rate.rate
     assert both.refuse(three)
-    assert both.rate.rate == before
-    assert both.rate.tally.admitted == 2
+    assert (both.rate.rate, both.rate.tally.admitted) == (before, 2)
     assert (one[1].most, two[1].most) == (0, 1)
 
 

@@ -182,8 +182,7 @@ def test_a_full_queue_counts_once_and_only_if_others_are_in_flight():
     assert in_flight.in_time.size == inf
     pool.refuse(now_ns, attempts[9], QUEUE_FULL, 0.0)
     pool.refuse(now_ns, attempts[8], QUEUE_FULL, 0.0)
-    assert in_flight.in_time.size == 4
-    assert in_flight.bound.flight.in_flight == 7
+    assert (in_flight.in_time.size, in_flight.bound.flight.in_flight) == (4, 7)
     pool.capacity.learning.unstated.explained(now_ns, attempts[1])
     assert not pool.timed_out(now_ns, attempts[1])  # it counts once
 
@@ -243,8 +242,7 @@ def signed():
 
 
 def test_half_of_what_was_answered_is_in_flight_after_a_sign(signed):
-    assert signed.in_time.size == 4
-    assert signed.in_time.rate == pytest.approx(0.8 / NS)
+    assert (signed.in_time.size, signed.in_time.rate) == (4, pytest.approx(0.8 / NS))
 
 
 def test_what_has_timed_out_keeps_its_place_until_the_server_has_worked_on_it(signed):
@@ -380,8 +378,7 @@ def test_a_full_queue_before_the_first_answer_is_left_at_once_by_what_times_out(
     bound.flight.lost(last)
     bound.in_time.refused(last)
     assert all(bound.give_up(notes, 10.0))
-    assert bound.in_time.size == 1
-    assert bound.in_time.earliest_ns(bound.now_ns, 0) == bound.now_ns
+    assert (bound.in_time.size, bound.in_time.earliest_ns(bound.now_ns, 0)) == (1, bound.now_ns)
 
 
 @pytest.mark.parametrize("took_ns", [0, 10 * NS])

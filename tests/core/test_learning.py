@@ -188,8 +188,7 @@ def test_quotas_that_answers_name_are_added():
 def test_what_is_not_our_rate_lowers_nothing(kind, pool):
     before = report(pool, T0 + 5 * NS)["quotas"][1]["limit"]
     pool.refuse(T0 + NS, send(pool, 0), Refusal(kind, limit=10.0, used=10.0, unit="tokens"), 0.0)
-    assert quota(pool, 5)["limit"] == before
-    assert quota(pool, 5)["learned"] == {}
+    assert (quota(pool, 5)["limit"], quota(pool, 5)["learned"]) == (before, {})
 
 
 @pytest.mark.parametrize("known", ["500 requests/min", "600k tokens/min"])
@@ -488,8 +487,7 @@ class TestGuesses:
             outcomes.append(pool.try_grant(T0, Waiter({})))
             pool.settle(T0, outcomes[-1], {"requests": 1})
         pool.refuse(T0, pool.try_grant(T0, Waiter({})), Refusal(RefusalKind.RATE, unit="requests"), 0.0)
-        assert amount_of(pool) == 5
-        assert pool.capacity.learning.guesses.tested == {}
+        assert (amount_of(pool), pool.capacity.learning.guesses.tested) == (5, {})
 
     def test_a_refusal_that_states_the_limit_is_taken_by_its_word(self):
         pool = ungentle("60 requests/min")
@@ -680,8 +678,7 @@ class TestPeriods:
         pool.observe(T0, [Reading("requests", limit=50, remaining=44, reset_s=10.0)], send(pool, 0))
         assert pool.ledger.names == ["50 requests/min"]
         pool.observe(T0 + NS, [Reading("requests", limit=50, remaining=49, reset_s=5.0)], send(pool, 1))
-        assert pool.ledger.names == ["600 requests/min"]
-        assert pool.capacity.learning.trackers[0].stated_period_s == 5
+        assert (pool.ledger.names, pool.capacity.learning.trackers[0].stated_period_s) == (["600 requests/min"], 5)
         assert [change.what for change in reports if change.what != "epoch"] == ["adopt", "shift", "spread", "adopt"]
 
     def test_a_quota_that_came_from_elsewhere_is_tracked_from_then_on(self):
@@ -1081,8 +1078,7 @@ def test_only_open_reservations_up_to_an_instant_count_as_before_it():
     for second in range(3):
         ledger.reserve(T0 + second * NS, {"requests": 1})
     ledger.add_quota(T0, parse_quotas("600 tokens/min")[0])  # unknown to them
-    assert ledger.open_before(0, T0 + NS) == 2
-    assert ledger.open_before(1, T0 + NS) == 0
+    assert (ledger.open_before(0, T0 + NS), ledger.open_before(1, T0 + NS)) == (2, 0)
     ledger.open_reservations[0].granted_ns = T0 + 3 * NS  # it has waited in a further pool
     assert ledger.open_before(0, T0 + NS) == 1
 

@@ -70,8 +70,7 @@ class TestReserve:
         ledger = ledger_of("100 tokens/min", usable=0.5)
         assert ledger.reserve(T0, {"tokens": 101}) == ledger.never([101.0]) == NeverFits("tokens", 101, 100)
         assert ledger.reserve(T0, {"tokens": 101}).quota == ledger.never([101.0]).quota == "50 tokens/min"
-        assert ledger.fitting([101.0]) == [101]
-        assert ledger.fitting([100.0]) == [50]
+        assert (ledger.fitting([101.0]), ledger.fitting([100.0])) == ([101], [50])
 
     @pytest.mark.parametrize(("rounding_ns", "granted"), [(1, True), (2, False)])
     def test_grants_of_earlier_instants_do_not_count_as_rounding(self, rounding_ns, granted):
@@ -101,8 +100,7 @@ class TestReserve:
 
     def test_the_scarcest_quota_measures_a_request_in_seconds(self):
         ledger = ledger_of("60 requests/min", "600 tokens/min", "5 concurrency")
-        assert ledger.seconds_of([1, 50, 1]) == 5
-        assert ledger.seconds_of([7, 50, 1]) == 7
+        assert (ledger.seconds_of([1, 50, 1]), ledger.seconds_of([7, 50, 1])) == (5, 7)
         assert ledger_of("5 concurrency").seconds_of([1]) == 1
         assert ledger_of("600 requests/s", "5 concurrency").seconds_of([6, 1]) == 0.01
         assert ledger_of("600 requests/s").seconds_of([0]) == 0

@@ -102,8 +102,7 @@ class TestEarliest:
         m.charge(T0, 1)
         assert (m.earliest(T0, 0.5), m.earliest(T0, 0.25)) == (after_s(1), after_s(0.75))
         m.cap_burst(-3)
-        assert m.burst_cap == 0
-        assert m.earliest(T0, 0.25) == after_s(1)
+        assert (m.burst_cap, m.earliest(T0, 0.25)) == (0, after_s(1))
 
 
 class TestRate:
@@ -128,8 +127,7 @@ class TestRate:
         early = m.charge(T0, 50)
         m.charge(after_s(10), 10)  # 40 were missing
         m.become(after_s(10), m.quota.with_amount(30))
-        assert m.low.lacks == [0, 20 * NS, 40 * NS]  # 10 and 20 of 30
-        assert m.level(after_s(10)) == 10
+        assert (m.low.lacks, m.level(after_s(10))) == ([0, 20 * NS, 40 * NS], 10)  # 10 and 20 of 30
         m.correct(after_s(10), early, 50, 0)
         assert m.level(after_s(10)) == 20  # the 10 of the least lack
 
@@ -137,8 +135,7 @@ class TestRate:
         m.charge(T0, 50)
         m.charge(after_s(10), 10)
         m.become(after_s(10), m.quota.with_amount(120))
-        assert m.low.lacks == [0, 20 * NS, 25 * NS]  # 40 and 50 of 120, at two a second
-        assert m.level(after_s(10)) == 10
+        assert (m.low.lacks, m.level(after_s(10))) == ([0, 20 * NS, 25 * NS], 10)  # 40 and 50 of 120, at two a second
 
 
 def test_a_bucket_that_has_long_been_full_refills_for_those_ahead_from_now_on(m):
@@ -197,8 +194,7 @@ class TestLowPoints:
         lacks = [sum(costs[:i]) * NS for i in range(17)]
         assert (m.low.marks, m.low.lacks) == (marks, lacks[:16])
         marks.append(m.charge(T0, costs[16]))
-        assert m.low.marks == marks[:5] + marks[6:]
-        assert m.low.lacks == lacks[:6] + lacks[7:]
+        assert (m.low.marks, m.low.lacks) == (marks[:5] + marks[6:], lacks[:6] + lacks[7:])
 
     def test_one_that_a_later_one_undercuts_is_dropped(self, m):
         marks = [m.charge(after_s(second), 10) for second in (0, 2, 4, 29)]
@@ -223,8 +219,7 @@ class TestLowPoints:
         """A store that has lost its ledger gets the marks of the old one."""
         m.charge(T0, 10)
         m.correct(T0, after_s(1_000), 10, 4)
-        assert lack_s(m) == 4
-        assert m.low.lacks == [0]
+        assert (lack_s(m), m.low.lacks) == (4, [0])
 
 
 class TestCorrect:
@@ -267,8 +262,7 @@ class TestShift:
 
     def test_what_arrives_now_is_in_the_surplus_to_the_nanosecond(self, m):
         m.charge(T0, 10)
-        assert m.surplus_ns(T0 + 1, 10) == 1
-        assert m.surplus_ns(T0 + 1, 4) == 0
+        assert (m.surplus_ns(T0 + 1, 10), m.surplus_ns(T0 + 1, 4)) == (1, 0)
 
 
 @pytest.mark.parametrize("rule", ["exact", "sliding"])
@@ -347,14 +341,12 @@ class TestSpread:
         assert m.earliest(after_s(30), 1, 3) - after_s(30) == (3 - 1) * self.UNIT_NS
 
     def test_what_is_above_one_whole_period_waits_for_a_period_or_longer(self, m):
-        assert m.earliest(T0, 60, 10) == after_s(60)
-        assert m.earliest(T0, 60, 100) == T0 + 100 * self.UNIT_NS
+        assert (m.earliest(T0, 60, 10), m.earliest(T0, 60, 100)) == (after_s(60), T0 + 100 * self.UNIT_NS)
 
     def test_a_slice_ends_after_a_part_of_the_period(self, m):
         for ns in (0, self.SLICE_NS, self.SLICE_NS + 1):
             m.charge(T0 + ns, 1)
-        assert m.log.ends == [T0 + self.SLICE_NS, T0 + 2 * self.SLICE_NS + 1]
-        assert m.log.amounts == [2, 1]
+        assert (m.log.ends, m.log.amounts) == ([T0 + self.SLICE_NS, T0 + 2 * self.SLICE_NS + 1], [2, 1])
 
     @pytest.mark.parametrize("at_ns", [T0, T0 + 230])  # a float of the second instant is another instant
     def test_a_correction_within_the_period(self, m, at_ns):
@@ -470,8 +462,7 @@ class TestWindow:
     @pytest.mark.parametrize(("back_ns", "level"), [(1, 6), (60 * NS, 6), (60 * NS + 1, 10)])
     def test_a_clock_set_back_by_a_period_at_most_restarts_nothing(self, m, back_ns, level):
         m.charge(T0, 4)
-        assert m.level(T0 - back_ns) == level
-        assert m.restart_ns(after_s(61)) == after_s(120)
+        assert (m.level(T0 - back_ns), m.restart_ns(after_s(61))) == (level, after_s(120))
 
     def test_a_grant_that_may_be_used_later_is_made_before_the_end(self, m):
         assert m.earliest(after_s(59) - 1, 1) == after_s(59) - 1
@@ -494,8 +485,7 @@ class TestWindow:
         m.charge(T0, 4)
         m.restart_in(T0 + 77, 25 * NS)
         assert (m.start_ns, m.stop_ns, m.ahead_ns) == (after_s(-35) + 77, after_s(25) + 77, -25 * NS - 77)
-        assert m.level(T0 + 77) == 6
-        assert m.level(after_s(25) + 77) == 10
+        assert (m.level(T0 + 77), m.level(after_s(25) + 77)) == (6, 10)
         assert (m.start_ns, m.stop_ns) == (after_s(25) + 77, after_s(85) + 77)
         assert isinstance(m.start_ns, int)
 

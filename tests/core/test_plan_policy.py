@@ -38,8 +38,7 @@ def held_h(plan, lane=AGENT):
 )
 def test_a_tenth_is_kept_and_melts_in_the_last_fifth(used, ends_h, expected):
     plan = plan_of(used, ends_h)
-    assert held_h(plan) == expected
-    assert held_h(plan, PERSON) == 0
+    assert (held_h(plan), held_h(plan, PERSON)) == (expected, 0)
 
 
 def test_it_is_kept_while_a_person_was_there_of_late():

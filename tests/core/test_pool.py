@@ -207,8 +207,7 @@ class TestStore:
     def test_an_attempt_at_once_is_not_granted_before_those_that_wait(self):
         store = Store("60 requests/min")
         ask(store.pool)
-        assert store.attempt().outcome.quota == STORE
-        assert store.pool.undecided == ()
+        assert (store.attempt().outcome.quota, store.pool.undecided) == (STORE, ())
 
     def test_who_withdraws_is_not_answered(self):
         store = Store("60 requests/min burst 1")
@@ -324,8 +323,7 @@ class TestDeadlines:
         use_up(pool)
         _, outcome = ask(pool, deadline_ns=T0 + NS - 1)
         assert outcome == Expired(T0 + NS, "60 requests/min burst 1")
-        assert pool.queue.length == 0
-        assert pool.record.counts["expired"] == 1
+        assert (pool.queue.length, pool.record.counts["expired"]) == (0, 1)
 
     def test_who_expires_behind_a_large_one_hears_what_that_one_waits_for(self):
         pool = pool_of("60 tokens/min", "60 requests/min")
@@ -428,8 +426,7 @@ class TestEstimates:
         waiter, reservation = ask(pool, tokens=100)
         waiter.reported = {"tokens": 30}
         pool.settle(T0, reservation, {"tokens": 90}, waiter)
-        assert pool.record.estimates == {"tokens": [100, 30]}
-        assert pool.ledger.entries[0].spent == 90
+        assert (pool.record.estimates, pool.ledger.entries[0].spent) == ({"tokens": [100, 30]}, 90)
 
     def test_an_assumed_size_is_compared_with_nothing(self):
         pool = pool_of("60k tokens/min")
@@ -666,8 +663,7 @@ class TestCoolDown:
         pool.capacity.pause(T0 + 5 * NS)
         waiter, _ = ask(pool, tokens=100)
         waiter.estimate = lambda: pytest.fail("estimated")
-        assert pool.pump(T0) == []
-        assert pool.wake_ns == T0 + 5 * NS
+        assert (pool.pump(T0), pool.wake_ns) == ([], T0 + 5 * NS)
 
     def test_one_that_is_found_to_fit_never_is_turned_away(self):
         pool = pool_of("60 requests/min", "600 tokens/min")
@@ -730,8 +726,7 @@ def test_an_allowance_that_is_used_up_opens_at_the_heads_of_answers_and_one_by_o
     now_ns, [probe] = pump_at_wake(pool)
     assert pool.shut.state == "probing"
     pool.admitted(now_ns, probe.outcome)
-    assert pool.shut.state == "opening"
-    assert len(pool.pump(now_ns)) == 2
+    assert (pool.shut.state, len(pool.pump(now_ns))) == ("opening", 2)
     pool.settle(now_ns, waiters[1].outcome, None)  # none waits
     assert pool.shut is None
     assert not pool.opens_at_heads

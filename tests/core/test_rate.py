@@ -362,8 +362,7 @@ def test_a_blocked_time_is_measured_from_end_to_end(rate):
     middle_ns = (wait_from_ns + wait_to_ns) // 2
     assert rate.cycle.top == pytest.approx(admitted / ((middle_ns - begin.at_ns) / NS))
     assert rate.cycle.top < 5
-    assert rate.block.end == (middle_ns, admitted)
-    assert rate.empty == (probe.sent_ns, admitted)
+    assert (rate.block.end, rate.empty) == ((middle_ns, admitted), (probe.sent_ns, admitted))
     assert rate.next_at_ns >= probe.sent_ns + NS  # it has waited for the answer
 
 
@@ -398,15 +397,12 @@ def test_after_two_blocked_times_that_measure_alike_a_cycle_takes_their_period(r
 
 def test_a_mean_that_several_processes_measure_shows_no_counter(rate):
     rate.lean(rate.last_ns, 40.0)
-    assert window(rate, 20, 30) == 0.0
-    assert window(rate, 50, 600) == 0.0
-    assert rate.cycle.top == 40.0
+    assert (window(rate, 20, 30), window(rate, 50, 600), rate.cycle.top) == (0.0, 0.0, 40.0)
 
 
 @pytest.mark.parametrize(("end_s", "asked_s"), [(600, None), (60, 4.0)])
 def test_neither_an_outage_nor_a_stated_wait_shows_a_counter(rate, end_s, asked_s):
-    assert window(rate, 20, 30, asked_s) == 0.0
-    assert window(rate, 50, end_s, asked_s) == 0.0
+    assert (window(rate, 20, 30, asked_s), window(rate, 50, end_s, asked_s)) == (0.0, 0.0)
 
 
 # -- attempts that were not sent, and refusals with another reason

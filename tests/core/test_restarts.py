@@ -134,8 +134,7 @@ class TestMeter:
         m.charge(T0, 1)
         assert m.earliest(T0, 1) == T0 + OPENING_NS  # or an answer
         m.answered(T0, 1, 1.0)
-        assert m.earliest(T0, 2) == T0
-        assert m.full_ns(T0) == at(10)
+        assert (m.earliest(T0, 2), m.full_ns(T0)) == (T0, at(10))
         assert (m.level(T0), m.lack(T0)) == (59, 41)
 
     @pytest.fixture
@@ -143,9 +142,7 @@ class TestMeter:
         return self.meter()
 
     def test_what_does_not_fit_goes_at_the_restarts(self, m):
-        assert m.earliest(T0, 60) == T0
-        assert m.earliest(T0, 61) == at(10)
-        assert m.earliest(T0, 1, ahead=160) == at(70)
+        assert (m.earliest(T0, 60), m.earliest(T0, 61), m.earliest(T0, 1, ahead=160)) == (T0, at(10), at(70))
 
     def test_after_a_restart_a_small_burst_goes_and_the_rest_with_an_answer(self, m):
         mark = m.charge(at(10), 1)
@@ -160,8 +157,7 @@ class TestMeter:
         m.stated(at(9), Named.EARLIER, at(10), 90, 100)
         assert not m.named
         m.stated(at(10), Named.NEXT, at(70), 5, 100)
-        assert m.earliest(at(10), 95) == at(10)
-        assert m.level(at(10)) == 95
+        assert (m.earliest(at(10), 95), m.level(at(10))) == (at(10), 95)
 
     def test_the_first_cost_after_a_restart_goes_however_large(self, m):
         assert m.earliest(at(10), 100) == at(10)
@@ -217,8 +213,7 @@ class TestMeter:
 
     def test_a_used_up_window_is_followed_by_whole_ones(self, m):
         m.use_up()
-        assert m.earliest(T0, 100) == at(10)
-        assert m.earliest(T0, 1, ahead=100) == at(70)
+        assert (m.earliest(T0, 100), m.earliest(T0, 1, ahead=100)) == (at(10), at(70))
 
     def test_each_answer_opens_twice_its_cost(self):
         m = self.meter(opened=41.0)
@@ -300,9 +295,7 @@ def server():
 def test_a_window_is_whole_at_once_after_its_restart(server):
     assert server.work(0) == 100
     assert isinstance(server.meter, Restarting)
-    assert server.work(20) == 0  # within the rounding of the instant
-    assert server.work(21) == 100
-    assert server.work(81) == 100
+    assert (server.work(20), server.work(21), server.work(81)) == (0, 100, 100)  # within the rounding of the instant
 
 
 def test_attempts_that_are_sent_late_after_a_restart_leave_its_window_as_it_is(server):
@@ -354,8 +347,7 @@ def test_a_refusal_that_asks_to_wait_until_the_next_restart_says_that_the_window
     server.answer(0, server.send(0))
     server.pool.refuse(at(second), server.send(second), replace(RATE, retry_after_s=80.0 - second), 0.0)
     assert type(server.meter) is Restarting
-    assert server.meter.level(at(78)) == 0
-    assert server.meter.full_ns(at(second)) == at(81)
+    assert (server.meter.level(at(78)), server.meter.full_ns(at(second))) == (0, at(81))
     assert server.send(82) is not None
 
 

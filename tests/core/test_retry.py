@@ -162,8 +162,7 @@ class TestProgress:
             progress, refusal = Progress(), Refusal(kind)
             progress.refuse(T0 + NS // 2, T0, refusal)
             again = T0 + 3 * NS // 2, T0 + NS, refusal, [sent_ns, T0 + NS]
-            assert progress.row(*again).number == number
-            assert progress.row(*again).admitted == 1
+            assert (progress.row(*again).number, progress.row(*again).admitted) == (number, 1)
             progress.refuse(*again)
             assert progress.row(T0 + 2 * NS, T0 + 2 * NS, refusal).number == number + 1
 

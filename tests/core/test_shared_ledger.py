@@ -90,8 +90,7 @@ class TestPlaces:
         return pool
 
     def test_a_large_request_goes_before_later_small_ones(self, pool):
-        assert wait_s(pool.ask("a", 30, place_s=60)) == 30
-        assert wait_s(pool.ask("b", 1, place_s=60)) == 31
+        assert (wait_s(pool.ask("a", 30, place_s=60)), wait_s(pool.ask("b", 1, place_s=60))) == (30, 31)
         pool.wait(29)
         assert wait_s(pool.ask("b", 1, place_s=60)) == 2  # 29 are there, and they are not for b
         pool.wait(1)
@@ -353,8 +352,7 @@ class TestVanished:
         for _ in range(10):
             pool.wait(2)
             pool.tell("b")
-        assert share_of(pool, "a") == 0
-        assert pool.standing().lack_ns == 40 * NS
+        assert (share_of(pool, "a"), pool.standing().lack_ns) == (0, 40 * NS)
 
     def test_what_it_reports_is_counted_once(self):
         pool = self.vanished()

@@ -168,8 +168,7 @@ def test_one_process_with_one_request_at_a_time_is_a_ledger(text, history, headr
             open_ones.append((decision, charged))
         else:
             assert isinstance(decision, WaitUntil)
-            assert reply.grants == []
-            assert reply.wait_ns == min(decision.at_ns - now_ns, 86_400 * NS)
+            assert (reply.grants, reply.wait_ns) == ([], min(decision.at_ns - now_ns, 86_400 * NS))
             assert local.name(reply.binds) == decision.quota
         while end != "k" and open_ones:
             reservation, settled = open_ones.pop()

@@ -222,8 +222,7 @@ def test_attempts_that_were_sent_before_a_measurement_count_in_flight_and_not_in
     assert in_flight is None or in_flight.bound.flight.in_flight == 2
     pool.settle(fleet.now_ns, served, {"requests": 1.0})
     pool.cancel(fleet.now_ns, cancelled)
-    assert len(unstated(pool).meters) == meters
-    assert rate_of(pool).tally.count == 0
+    assert (len(unstated(pool).meters), rate_of(pool).tally.count) == (meters, 0)
     assert in_flight is None or in_flight.bound.flight.in_flight == 0
 
 

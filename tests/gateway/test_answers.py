@@ -127,8 +127,7 @@ class TestServed:
         assert ANSWER in again
         assert b"idempotent-replayed" not in first
         assert b"idempotent-replayed: true\r\n" in again
-        assert len(odd.seen) == 1
-        assert odd.seen[0][3][b"idempotency-key"] == b"1"
+        assert (len(odd.seen), odd.seen[0][3][b"idempotency-key"]) == (1, b"1")
         assert running.pool()["counts"]["granted"] == 1
         assert "secret-prompt" not in caplog.text
         assert '"hi"' not in caplog.text

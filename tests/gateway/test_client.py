@@ -112,8 +112,7 @@ async def test_a_target_begins_with_a_slash(path, target):
 )
 async def test_a_connection_is_not_used_again_after(first):
     async with Server(first, OK) as server:
-        assert await server.ask() == (200, b"ok")
-        assert await server.ask() == (200, b"ok")
+        assert [await server.ask() for _ in range(2)] == [(200, b"ok")] * 2
         assert server.connections == 2
 
 

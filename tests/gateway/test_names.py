@@ -26,8 +26,7 @@ EARS = FORM % b"ears"
     ],
 )
 def test_in_paths(path, sent):
-    assert renamed_path(path, NAMES) == sent
-    assert renamed_path(path, {}) == path
+    assert (renamed_path(path, NAMES), renamed_path(path, {})) == (sent, path)
 
 
 def test_in_bodies():

@@ -211,8 +211,7 @@ def test_a_body_that_breaks_off_before_its_content_is_a_broken_connection():
     limiter = paceline.Limiter(LIMITS, retry=paceline.RetryPolicy(max_attempts=2, backoff_s=0.01, faults=True))
     with attached(limiter, httpx2.Response(200, stream=_Breaks())) as client, pytest.raises(httpx2.ReadError):
         client.post(URL, json=CHAT)
-    assert counts(limiter) == {"granted": 2, "settled": 2}
-    assert pool_of(limiter)["in_flight"] == 0
+    assert (counts(limiter), pool_of(limiter)["in_flight"]) == ({"granted": 2, "settled": 2}, 0)
 
 
 class _Breaks(httpx2.SyncByteStream):

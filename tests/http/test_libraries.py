@@ -80,8 +80,7 @@ def test_raise_for_status_holds_for_the_answer_that_the_caller_gets(world):
         async with aiohttp.ClientSession(raise_for_status=True) as session:
             with pytest.raises(aiohttp.ClientResponseError) as caught:
                 await session.post(url, json=large, headers=KEY)
-            assert caught.value.status == 429
-            assert caught.value.headers["x-paceline"] == "never_fits"
+            assert (caught.value.status, caught.value.headers["x-paceline"]) == (429, "never_fits")
             async with session.post(url, json=large, headers=KEY, raise_for_status=False) as response:
                 assert (await response.json())["error"]["type"] == "rate_limit_error"
 
@@ -122,8 +121,7 @@ async def test_a_task_that_is_cancelled_in_the_queue_is_charged_nothing(world):
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-    assert pool_of(limiter)["waiting"] == 0
-    assert counts(limiter)["granted"] == 1
+    assert (pool_of(limiter)["waiting"], counts(limiter)["granted"]) == (0, 1)
 
 
 async def test_a_wait_is_outside_of_the_client_s_timeout(world):

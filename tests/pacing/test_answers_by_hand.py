@@ -210,8 +210,7 @@ def test_an_answer_corrects_the_estimates_of_its_model(limiter, by):
                     permit.settle(answer)
         limiter.pacer.clock.advance(10)
     assert before < 400
-    assert sized(limiter) == pytest.approx(500, rel=0.1)
-    assert sized(limiter, "openai/n") == other
+    assert (sized(limiter), sized(limiter, "openai/n")) == (pytest.approx(500, rel=0.1), other)
 
 
 def test_an_amount_of_the_caller_s_own_corrects_nothing(limiter):

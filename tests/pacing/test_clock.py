@@ -27,8 +27,7 @@ class TestManualClock:
             clock.call_at((100 + at_s) * NS, lambda at_s=at_s: seen.append((at_s, clock.now_ns() // NS)))
         clock.advance(2)
         assert seen == [(1, 101), (1, 101), (2, 102)]
-        assert clock.now_ns() == 102 * NS
-        assert clock.next_ns == 103 * NS
+        assert (clock.now_ns(), clock.next_ns) == (102 * NS, 103 * NS)
         clock.advance(10)
         assert seen[3:] == [(3, 103)]
         assert clock.now_ns() == 112 * NS

@@ -111,8 +111,7 @@ class TestWhereItIsTold:
                 permit.cancel()
 
             run_all([close] * 4)
-        assert len(heard) == 100
-        assert heard.kinds.count("acquired") == 50
+        assert (len(heard), heard.kinds.count("acquired")) == (100, 50)
 
     def test_in_the_thread_that_acts(self, heard):
         limiter = limiter_with(heard)

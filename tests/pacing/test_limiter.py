@@ -69,8 +69,7 @@ class TestErrors:
             limiter.acquire("jobs", tokens=101).wait()
         assert (caught.value.unit, caught.value.cost, caught.value.most) == ("tokens", 101, 100)
         refused = limiter.try_acquire("jobs", tokens=101)
-        assert refused == paceline.NeverFits("tokens", 101, 100)
-        assert refused.quota == "100 tokens/min"
+        assert (refused, refused.quota) == (paceline.NeverFits("tokens", 101, 100), "100 tokens/min")
 
     @virtual
     async def test_the_bound_of_the_line(self, clock):

@@ -28,8 +28,7 @@ def use():
 
 
 def test_what_was_used_before_is_nobodys_here(use):
-    assert use.own == pytest.approx(0.2)
-    assert use.requests_left == 20
+    assert (use.own, use.requests_left) == (pytest.approx(0.2), 20)
     assert [(one["program"], one["own"], one["subagents"], one["subagents_own"]) for one in use.sessions()] == [
         ("claude", pytest.approx(0.05), 1, pytest.approx(0.1)),
         ("codex", pytest.approx(0.05), 0, 0.0),
@@ -85,24 +84,21 @@ def test_answers_of_requests_that_were_under_way_together_come_in_any_order():
     for n, used in enumerate((0.33, 1.0, 0.67)):
         assert use.read(PlanReading("5h", used, 18_000.0, read_s=NOW_S + 10 + n), sent_s=NOW_S + 9) == (n < 2)
         use.charge(Client("claude", f"s{n}"), 100.0)
-    assert use.own == 1.0
-    assert len(use.sessions()) == 3
+    assert (use.own, len(use.sessions())) == (1.0, 3)
     use.read(PlanReading("5h", 0.67, 18_000.0, read_s=NOW_S + 20), sent_s=NOW_S + 19)  # a window that has opened early
     assert use.sessions() == []
 
 
 def test_stated_numbers_may_tremble(use):
     read(use, 0.79, 12_010.0, 18_050.0)
-    assert use.own == pytest.approx(0.19)
-    assert len(use.sessions()) == 2
+    assert (use.own, len(use.sessions())) == (pytest.approx(0.19), 2)
 
 
 def test_without_a_share_nothing_is_told():
     use = WindowUse()
     use.read(PlanReading("5h", None, 60.0, read_s=NOW_S))
     use.charge(MAIN, 5.0)
-    assert (use.own, use.requests_left) == (None, None)
-    assert [one["own"] for one in use.sessions()] == [None]
+    assert (use.own, use.requests_left, [one["own"] for one in use.sessions()]) == (None, None, [None])
 
 
 def test_few_requests_say_nothing_of_what_is_left():

@@ -211,8 +211,7 @@ class TestLeases:
         assert len(world.store.messages) <= 2 * (100 + 2 * 10)  # news each hundredth of a second, and leases
         assert world.store.charged()[1] - 2_000 <= 2 * 100  # no more than two leases ahead
         world.close()
-        assert world.store.charged()[1] == 2_000
-        assert world.store.charged(1)[1] == 2_000 * 50
+        assert (world.store.charged()[1], world.store.charged(1)[1]) == (2_000, 2_000 * 50)
 
     @pytest.mark.parametrize("closing", [False, True], ids=["after its time", "by closing"])
     def test_what_nobody_spends_is_given_back(self, world, closing):
@@ -222,8 +221,7 @@ class TestLeases:
         world.move(0.02)
         assert world.store.charged()[1] > 20
         limiter.close() if closing else world.move(1.1)
-        assert world.store.charged()[1] == 20
-        assert world.store.charged(1)[1] == 20 * 100
+        assert (world.store.charged()[1], world.store.charged(1)[1]) == (20, 20 * 100)
 
     async def test_all_units_or_none(self, world):
         limiter = world.limiter("6000 requests/min burst 1000, 600 tokens/min burst 100", lease_s=1.0)
@@ -234,8 +232,7 @@ class TestLeases:
         went = [task for task in tasks if not task.cancelled()]
         assert went
         world.close()
-        assert world.store.charged(0)[1] == len(went)
-        assert world.store.charged(1)[1] == 30 * len(went)
+        assert (world.store.charged(0)[1], world.store.charged(1)[1]) == (len(went), 30 * len(went))
 
 
 async def test_a_refusal_pauses_everybody(world):
@@ -258,8 +255,7 @@ async def test_a_refusal_pauses_everybody(world):
     for task in tasks:
         task.result().settle()
     world.close()
-    assert world.store.charged(0)[1] == 1 + 6
-    assert world.store.charged(1)[1] == 100  # the refused attempt stays charged
+    assert (world.store.charged(0)[1], world.store.charged(1)[1]) == (1 + 6, 100)  # the refused attempt stays charged
 
 
 def test_threads_that_start_the_courier_at_once_start_one(world):
