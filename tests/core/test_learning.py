@@ -118,13 +118,6 @@ def test_a_reset_that_follows_a_clock_is_no_buckets(pool):
     assert quota(pool, 1)["learned"] == {"rule": "restarts at stated instants"}
 
 
-def test_a_refusal_that_waits_longer_than_a_bucket_would_is_no_buckets():
-    pool = pool_of("600 requests/min")
-    said = Refusal(RefusalKind.RATE, retry_after_s=40.0, unit="requests")
-    pool.refuse(T0 + NS, send(pool, 0), said, 40.0)
-    assert quota(pool, 1, "requests")["learned"] == {"rule": "no bucket: spread evenly"}
-
-
 def test_a_body_with_numbers_sets_limit_and_level(pool):
     said = Refusal(
         RefusalKind.RATE, retry_after_s=0.2, unit="tokens", period_s=60.0, limit=300_000, used=299_500, requested=1_000
@@ -354,6 +347,20 @@ class TestAdaptiveHeadroom:
         self.run(pool, 0, 60)
         assert self.headroom_s(pool) == 2.0
 
+    @pytest.mark.parametrize(("begins_s", "headroom_s"), [(12.5, 0.5), (11.5, 1.0)])
+    def test_its_test_counts_only_answers_to_attempts_that_were_sent_since(self, pool, begins_s, headroom_s):
+        self.run(pool, 0, 11, headers=False)  # until the bucket is nearly empty
+        self.run(pool, 11, 12, headers=begins_s < 12)
+        at_s = 12.0
+        while not isinstance(one := pool.try_grant(T0 + round(at_s * NS), Waiter({"tokens": 2_000})), Reservation):
+            at_s += 0.01
+        left = math.floor(quota(pool, at_s)["remaining"]) - 5_000  # less than the half, and within the tolerance
+        pool.settle(T0 + round(at_s * NS), one, None)
+        self.run(pool, 12.5, 15)
+        pool.observe(T0 + 15 * NS, tokens(limit=100_000, remaining=left), one)
+        self.run(pool, 15, begins_s + 10.5)
+        assert self.headroom_s(pool) == headroom_s
+
 
 def test_a_quota_that_headers_show_to_have_enough_left_is_not_blamed_for_a_refusal_that_names_none():
     pool = ungentle("600 requests/min, 60k tokens/min", SourceKind.GIVEN)
@@ -366,25 +373,6 @@ def test_a_quota_that_headers_show_to_have_enough_left_is_not_blamed_for_a_refus
         pool.refuse(now_ns, sent, Refusal(RefusalKind.RATE), 0.0)
     assert "ceiling" not in quota(pool, 60, "tokens")["learned"]
     assert "ceiling" in quota(pool, 60, "requests")["learned"]
-
-
-class TestHeadroomTest:
-    """Only answers to attempts that were sent after its beginning count in the test of an adaptive headroom."""
-
-    @pytest.mark.parametrize(("begins_s", "headroom_s"), [(12.5, 0.5), (11.5, 1.0)])
-    def test_an_attempt_that_was_sent_before_it_shows_nothing(self, begins_s, headroom_s):
-        pool, run = TestAdaptiveHeadroom.of_tokens(adapts=True), TestAdaptiveHeadroom.run
-        run(pool, 0, 11, headers=False)  # until the bucket is nearly empty
-        run(pool, 11, 12, headers=begins_s < 12)
-        at_s = 12.0
-        while not isinstance(one := pool.try_grant(T0 + round(at_s * NS), Waiter({"tokens": 2_000})), Reservation):
-            at_s += 0.01
-        left = math.floor(quota(pool, at_s)["remaining"]) - 5_000  # less than the half, and within the tolerance
-        pool.settle(T0 + round(at_s * NS), one, None)
-        run(pool, 12.5, 15)
-        pool.observe(T0 + 15 * NS, tokens(limit=100_000, remaining=left), one)
-        run(pool, 15, begins_s + 10.5)
-        assert TestAdaptiveHeadroom.headroom_s(pool) == headroom_s
 
 
 class TestLongPeriods:
@@ -425,6 +413,16 @@ def test_the_notice_of_a_higher_limit_names_the_one_that_was_given():
 class TestGuesses:
     """Limits that no answer has confirmed are raised while the provider serves more."""
 
+    @staticmethod
+    def refused_after_sixty(**said):
+        """A pool that a minute's requests have raised at once, and a refusal ten seconds later."""
+        pool = ungentle("60 requests/min")
+        for outcome in [pool.try_grant(T0, Waiter({})) for _ in range(60)]:
+            pool.settle(T0, outcome, {"requests": 1})
+        refusal = Refusal(RefusalKind.RATE, unit="requests", **said)
+        pool.refuse(T0 + 10 * NS, pool.try_grant(T0 + 10 * NS, Waiter({})), refusal, said.get("retry_after_s", 0.0))
+        return pool
+
     @pytest.mark.parametrize("text", ["2 requests/day", "2 requests/day window utc"])
     @pytest.mark.parametrize("source", [SourceKind.PUBLISHED, SourceKind.ASSUMED])
     def test_one_of_a_long_period_is_raised_by_twice_as_many_requests_each_time_that_it_binds(self, text, source):
@@ -450,11 +448,7 @@ class TestGuesses:
         assert [seen.index(limit) for limit in limits[1:]] == [7, 22, 52][: len(limits) - 1]  # after 8, 15 and 30 more
 
     def test_one_that_was_raised_too_far_falls_back_to_what_was_served(self):
-        pool = ungentle("60 requests/min")
-        for outcome in [pool.try_grant(T0, Waiter({})) for _ in range(60)]:
-            pool.settle(T0, outcome, {"requests": 1})
-        refused = pool.try_grant(T0 + 10 * NS, Waiter({}))
-        pool.refuse(T0 + 10 * NS, refused, Refusal(RefusalKind.RATE, unit="requests"), 0.0)
+        pool = self.refused_after_sixty()
         served = 59 / 70 * 60  # in 10 s, by a bucket of a minute; the refused one counts as one of the 60
         m = pool.ledger.entries[0].meter
         assert (m.quota.amount, m.burst_cap) == (pytest.approx(2 * served), pytest.approx(served))
@@ -464,12 +458,7 @@ class TestGuesses:
         assert 0.5 < m.ceiling < 0.55  # it climbs from there, within a period
 
     def test_one_that_falls_back_lacks_no_more_than_what_was_served_at_once(self):
-        pool = ungentle("60 requests/min")
-        for outcome in [pool.try_grant(T0, Waiter({})) for _ in range(60)]:
-            pool.settle(T0, outcome, {"requests": 1})
-        refused = pool.try_grant(T0 + 10 * NS, Waiter({}))
-        pool.refuse(T0 + 10 * NS, refused, Refusal(RefusalKind.RATE, unit="requests", retry_after_s=2.0), 2.0)
-        send(pool, 12.1)
+        send(self.refused_after_sixty(retry_after_s=2.0), 12.1)
 
     def test_before_anything_was_served_a_refusal_says_nothing_about_the_rate(self):
         pool = ungentle("60 requests/min")
@@ -490,11 +479,7 @@ class TestGuesses:
         assert (amount_of(pool), pool.capacity.learning.guesses.tested) == (5, {})
 
     def test_a_refusal_that_states_the_limit_is_taken_by_its_word(self):
-        pool = ungentle("60 requests/min")
-        for outcome in [pool.try_grant(T0, Waiter({})) for _ in range(60)]:
-            pool.settle(T0, outcome, {"requests": 1})
-        refused = pool.try_grant(T0 + 10 * NS, Waiter({}))
-        pool.refuse(T0 + 10 * NS, refused, Refusal(RefusalKind.RATE, unit="requests", limit=90), 0.0)
+        pool = self.refused_after_sixty(limit=90)
         assert (amount_of(pool), pool.ledger.entries[0].meter.ceiling) == (90, 1)
 
     @staticmethod
@@ -589,9 +574,8 @@ class TestGuesses:
         waits_ns = {pool.submit(T0, Waiter({"tokens": 100})).at_ns - T0 for _ in range(2)}
         assert min(waits_ns) > 60 * NS
         [notice] = pool.capacity.learning.notices
-        assert notice.startswith(
-            "the limit '100 tokens/hour' is published, and no answer has confirmed it: set the limits"
-        )
+        unconfirmed = "the limit '100 tokens/hour' is published, and no answer has confirmed it: set the limits"
+        assert notice.startswith(unconfirmed)
         assert notice.endswith("; requests wait for it")
 
 
@@ -619,23 +603,16 @@ class Counting:
             pool.refuse(now_ns, reservation, Refusal(RefusalKind.RATE, unit="requests", retry_after_s=1.0), 1.0)
             return
         self.used.append(self.at_s)
-        reset_s = (
-            {"window": start_s, "oldest": self.used[0], "newest": self.at_s}[self.rule] + self.period_s - self.at_s
-        )
-        left = self.limit - len(self.used) - self.others
+        counts_from_s = {"window": start_s, "oldest": self.used[0], "newest": self.at_s}[self.rule]
+        left, reset_s = self.limit - len(self.used) - self.others, counts_from_s + self.period_s - self.at_s
         pool.observe(now_ns, [Reading("requests", limit=self.limit, remaining=left, reset_s=reset_s)], reservation)
         pool.settle(now_ns, reservation, {"requests": 1})
 
 
 def test_a_reading_moves_the_burst_only_as_far_as_it_contradicts_it():
     pool, found = ungentle("6k tokens/min", SourceKind.GIVEN), []
-    exact, rough, smaller, larger, whole = (
-        (800, 2.0, 0.0),
-        (950, 0.5, 20.0),
-        (700, 1.0, 0.0),
-        (1_500, 0.5, 0.0),
-        (6_000, 0, 0),
-    )
+    exact, rough, smaller = (800, 2.0, 0.0), (950, 0.5, 20.0), (700, 1.0, 0.0)
+    larger, whole = (1_500, 0.5, 0.0), (6_000, 0, 0)
     for at_s, (left, reset_s, wrong_s) in enumerate([rough, exact, rough, smaller, rough, larger, rough, whole]):
         said = Reading("tokens", 6_000, left, float(reset_s), 60.0, reset_resolution_s=float(wrong_s))
         pool.observe(T0 + at_s * NS, [said], send(pool, at_s, 1))
@@ -885,12 +862,13 @@ class TestRefusals:
         assert 0 <= one <= NS
         assert 0.9 * NS <= two - one <= 1.1 * NS
 
-    def test_a_counter_that_is_spread_already_stays_so(self):
+    def test_one_that_waits_longer_than_a_bucket_would_is_a_counters_which_stays_spread(self):
         pool = pool_of("600 requests/min")
         said = Refusal(RefusalKind.RATE, retry_after_s=40.0, unit="requests")
         pool.refuse(T0 + NS, send(pool, 0), said, 40.0)
         spread = pool.ledger.entries[0].meter
         assert isinstance(spread, Spread)
+        assert quota(pool, 1, "requests")["learned"] == {"rule": "no bucket: spread evenly"}
         pool.refuse(T0 + 61 * NS, send(pool, 60), said, 40.0)
         assert pool.ledger.entries[0].meter is spread
 
@@ -1014,14 +992,7 @@ class TestInferredPeriods:
             ("600 requests/min", AGREE, Basis.ASSUMED, []),
             ("600k tokens/min", AGREE, Basis.ASSUMED, []),
         ],
-        ids=[
-            "first of its unit",
-            "four agree",
-            "five agree",
-            "they contradict",
-            "assumed",
-            "assumed, first of its unit",
-        ],
+        ids=["first of its unit", "four agree", "five agree", "they contradict", "assumed", "assumed and first"],
     )
     def test_it_is_added_when_it_is_proved_and_readings_agree(self, given, readings, basis, added):
         pool = ungentle(given)
@@ -1038,10 +1009,9 @@ class TestWindow:
 
     def test_one_that_is_refused_in_two_of_its_periods_is_spread(self):
         pool = ungentle("600 requests/min window utc", SourceKind.GIVEN)
-        self.refuse(pool, 15)
-        self.refuse(pool, 16)
-        assert not isinstance(pool.ledger.entries[0].meter, Spread)
-        self.refuse(pool, 75)
+        for at_s in (15, 16, 75):
+            assert not isinstance(pool.ledger.entries[0].meter, Spread)
+            self.refuse(pool, at_s)
         spread = pool.ledger.entries[0].meter
         assert isinstance(spread, Spread)
         assert spread.log.used == 1

@@ -188,9 +188,8 @@ def test_full_servers_that_refuse_for_a_rate_are_asked_at_that_rate_and_a_higher
     assert (driver.now_ns - since_ns) / NS == pytest.approx(50, rel=0.1)
     assert len(tests) <= 8 + EVIDENCE_N
     assert all(later - earlier <= 30 for earlier, later in pairwise([*tests, 100]))
-    assert any(
-        int(one.split()[0]) == pytest.approx(120, rel=0.05) for one in quotas_of(driver) if "min measured" in one
-    )
+    measured = [int(one.split()[0]) for one in quotas_of(driver) if "min measured" in one]
+    assert any(amount == pytest.approx(120, rel=0.05) for amount in measured)
 
 
 def refused_by_slots(driver: Driver, attempts: int, slots: int, share: float = 0.0) -> list[int]:
@@ -311,8 +310,7 @@ def test_what_a_request_was_refused_for_its_own_sake_is_taken_back(driver):
     [meter, in_flight] = driver.pool.ledger.meters
     assert meter.rate.tally.blamed == 2
     driver.refuse(driver.send(), Refusal(RefusalKind.RATE, scope=RefusalScope.REQUEST, retracts=1))
-    assert meter.rate.tally.blamed == 1
-    assert meter.rate.phase is RatePhase.RISING
+    assert (meter.rate.tally.blamed, meter.rate.phase) == (1, RatePhase.RISING)
     driver.refuse(driver.send(), Refusal(RefusalKind.RATE, unit="tokens", scope=RefusalScope.REQUEST, retracts=1))
     driver.refuse(driver.send(), Refusal(RefusalKind.RATE, scope=RefusalScope.REQUEST, retracts=1))
     assert meter.rate.phase is RatePhase.OPENING
@@ -332,8 +330,7 @@ def test_a_lost_attempt_holds_no_place(driver):
     driver.now_ns += 901 * NS
     driver.settle(driver.send())
     assert driver.pool.ledger.in_flight == 0
-    for meter in driver.pool.ledger.meters:
-        assert not meter.notes
+    assert not any(meter.notes for meter in driver.pool.ledger.meters)
 
 
 def test_a_measured_quota_cannot_be_given():
@@ -396,8 +393,7 @@ def test_an_attempt_that_goes_later_counts_from_then_on(driver):
     attempt = driver.send()
     driver.pool.capacity.sent(T0 + 5 * NS, attempt)
     [meter, in_flight] = driver.pool.ledger.meters
-    assert [note.sent_ns for note in meter.notes.values()] == [T0 + 5 * NS]
-    assert [note.sent_ns for note in in_flight.notes.values()] == [T0 + 5 * NS]
+    assert [note.sent_ns for each in (meter, in_flight) for note in each.notes.values()] == [T0 + 5 * NS] * 2
     assert in_flight.bound.flight.in_flight == 1
 
 
@@ -425,8 +421,6 @@ def test_the_attempts_before_a_measurement_count_in_its_first_blocked_time_only(
         driver.settle(driver.send())
     first, second = driver.send(), driver.send()
     driver.refuse(first)
-    rate = driver.pool.ledger.meters[1].rate
-
     rate = driver.pool.ledger.meters[1].rate
     assert (rate.tally.count, rate.block.end) == (0, (began_ns, -21.0))
     driver.refuse(second)

@@ -11,15 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.core.quota import NS
-from paceline.core.unstated.chance import (
-    ALARM,
-    CHECK_SHARE,
-    EARLY_N,
-    EVIDENCE_N,
-    RECENT_N,
-    SHARE_MAX,
-    Chance,
-)
+from paceline.core.unstated.chance import ALARM, CHECK_SHARE, EARLY_N, EVIDENCE_N, RECENT_N, SHARE_MAX, Chance
 from paceline.core.unstated.cycle import BELOW, CYCLE_S, STEADY_MAX, Cycle
 from paceline.core.unstated.delays import VERDICT_MAX_NS, VERDICT_MIN_NS, VERDICT_NS, RefusalDelay, StatedWaits
 from paceline.core.unstated.rate import (
