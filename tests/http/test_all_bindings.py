@@ -8,6 +8,7 @@ from functools import partial
 import aiohttp
 import httpx
 import httpx2
+from chats import spent
 from http_ways import KEY, WAYS, Loopback
 
 import paceline
@@ -17,11 +18,8 @@ NARROW = ["100k requests/min", "4M tokens/min", "4 concurrency"]
 """Of requests that are not paced together, most are refused."""
 
 EACH = 6
-CHAT = {
-    "model": "gpt-5",
-    "messages": [{"role": "user", "content": "Say something. " * 20}],
-    "max_completion_tokens": 20,
-}
+SAID = [{"role": "user", "content": "Say something. " * 20}]
+CHAT = {"model": "gpt-5", "messages": SAID, "max_completion_tokens": 20}
 BODIES = [CHAT, {**CHAT, "stream": True, "stream_options": {"include_usage": True}}] * (EACH // 2)
 
 
@@ -86,20 +84,17 @@ def test_no_request_is_refused_and_a_stray_one_is_announced(paceline_emulator, c
     assert statuses == [200] * 7 * EACH
     assert (tally["admitted"], tally["refused_total"]) == (7 * EACH, 0)
     assert pool["counts"] == {"granted": 7 * EACH, "settled": 7 * EACH}
-    spent = {quota["unit"]: quota["spent"] for quota in pool["quotas"]}
-    assert {unit: spent[unit] for unit in ("requests", "tokens")} == {
-        unit: tally["pools"]["gpt-5"]["charges"][unit] for unit in ("requests", "tokens")
-    }
+    charges = tally["pools"]["gpt-5"]["charges"]
+    assert [spent(limiter)[unit] for unit in ("requests", "tokens")] == [
+        charges[unit] for unit in ("requests", "tokens")
+    ]
     rows = limiter.status()["unpaced"]
     assert [(row["host"], row["kind"], row["count"]) for row in rows] == [
         ("api.openai.com", "POST /v1/videos", 2),
         ("api.openai.com", "WebSocket", 1),
     ]
-    announced = [one.getMessage() for one in caplog.records if "is not paced" in one.getMessage()]
-    assert [line.partition(" is not")[0] for line in announced] == [
-        "POST api.openai.com/v1/videos",
-        "WebSocket api.openai.com",
-    ]
+    announced = [line.partition(" is not paced") for line in caplog.messages if "is not paced" in line]
+    assert [what for what, *_ in announced] == ["POST api.openai.com/v1/videos", "WebSocket api.openai.com"]
     json.dumps(rows)
 
 

@@ -48,9 +48,8 @@ def test_each_answer_has_a_cause(answer, status, cause):
         except httpx2.HTTPError:
             assert status == 0
     (row,) = limiter.status()["answers"]
-    assert (row["upstream"], row["pool"], row["status"], row["cause"], row["count"]) == (
-        "api.openai.com", "openai/gpt-5", status, cause, 1,
-    )  # fmt: skip
+    found = {"upstream": "api.openai.com", "pool": "openai/gpt-5", "status": status, "cause": cause, "count": 1}
+    assert found.items() <= row.items()
     assert (row["remedy"] is not None) == (cause in answers.REMEDIES)
     assert "sk-secret" not in json.dumps(row)
     limiter.close()

@@ -62,10 +62,8 @@ async def post(http):
 async def test_over_http_all_wait_then_one_probe_at_a_time_then_all(clock):
     """Up again a second later, it is used a second later; then probes are rarer each time, and each is another request's."""
     script = Script(clock, host=[500] * 8)
-    limiter = limiter_of(
-        clock, retry=paceline.RetryPolicy(faults=True, max_attempts=3, backoff_s=0.1, backoff_max_s=0.1, jitter=0)
-    )
-    async with client(limiter, script, "host") as http:
+    retry = paceline.RetryPolicy(faults=True, max_attempts=3, backoff_s=0.1, backoff_max_s=0.1, jitter=0)
+    async with client(limiter_of(clock, retry=retry), script, "host") as http:
         found = await asyncio.gather(*[post(http) for _ in range(5)])
     assert found == [200] * 5
     first, probes, rest = script.times[:5], script.times[5:9], script.times[9:]
@@ -88,10 +86,8 @@ async def test_what_sdks_retry_is_retried_for_those_who_have_none(clock, faults,
 
 @virtual
 async def test_an_error_that_a_transport_keeps_has_its_traceback_after_a_retry(clock):
-    error = httpx2.ReadError("broke")
-    async with client(
-        limiter_of(clock, retry=paceline.RetryPolicy(faults=True)), Script(clock, host=[error]), "host"
-    ) as http:
+    error, limiter = httpx2.ReadError("broke"), limiter_of(clock, retry=paceline.RetryPolicy(faults=True))
+    async with client(limiter, Script(clock, host=[error]), "host") as http:
         assert await post(http) == 200
     assert error.__traceback__ is not None
 
@@ -125,9 +121,8 @@ async def test_a_host_that_was_never_reached_fails_at_once(clock, before, paused
     assert found == [*before, *[httpx2.ConnectError] * count]
     assert script.times[-1] < 2
     assert bool(cool_down_s(limiter)) is paused
-    assert [record.getMessage() for record in caplog.records] == [
-        "host:8000: 5 failures in a row, the last one ConnectError; the next request waits up to 1 s"
-    ][:paused]
+    said = "host:8000: 5 failures in a row, the last one ConnectError; the next request waits up to 1 s"
+    assert caplog.messages == [said] * paused
 
 
 @virtual
@@ -140,8 +135,6 @@ async def test_another_host_of_the_same_pool_goes_on(clock, caplog):
         at_s = script.times[-1]
         script.by_host["api"] = [502] * 5
         found += [await post(api) for _ in range(6)]
-        found = found, at_s
-    found, at_s = found
     assert found == [200, 502] * 10 + [502] * 5 + [200]
     assert at_s < 3
     said = {record.getMessage().split("; ")[1] for record in caplog.records if record.args[0] == "staging:8000"}

@@ -39,10 +39,10 @@ BASE = {
 which four tokens are text. ``told``: whether the answer reports the usage, or ``input``: that alone. ``served``: how many answers there are at least.
 ``more``: further fields of the request. ``dear``: whether the dearest of the models that it names has answered."""
 
-ADVISED = {
-    "api": "anthropic", "most": 1_000, "used": 20_000, "dear": True,
-    "more": {"tools": [{"type": "advisor_20260301", "model": "dear"}]},
-}  # fmt: skip
+ANTHROPIC = {"api": "anthropic"}
+ADVISOR = {"tools": [{"type": "advisor_20260301", "model": "dear"}]}
+ADVISED = ANTHROPIC | {"most": 1_000, "used": 20_000, "dear": True, "more": ADVISOR}
+FALLBACKS = {"fallbacks": [{"model": "fine"}, {"model": "dear", "max_tokens": 6_000}]}
 SHAPES = {
     "a large maximum, nearly used": {},
     "one after another": {"at_once": 1},
@@ -64,17 +64,11 @@ SHAPES = {
     "an answer without usage": {"told": False},
     "responses": {"api": "responses"},
     "responses, a stream that breaks": {"api": "responses", "stream": True, "ends": "breaks"},
-    "anthropic": {"api": "anthropic"},
-    "anthropic, a stream": {"api": "anthropic", "stream": True},
-    "anthropic, a stream that breaks": {"api": "anthropic", "stream": True, "ends": "breaks"},
-    "anthropic, a stream whose client leaves": {"api": "anthropic", "stream": True, "ends": "left"},
-    "anthropic, written to the cache": {
-        "api": "anthropic",
-        "written": 8_000,
-        "prompt": 8_000,
-        "used": 100,
-        "most": 100,
-    },
+    "anthropic": ANTHROPIC,
+    "anthropic, a stream": ANTHROPIC | {"stream": True},
+    "anthropic, a stream that breaks": ANTHROPIC | {"stream": True, "ends": "breaks"},
+    "anthropic, a stream whose client leaves": ANTHROPIC | {"stream": True, "ends": "left"},
+    "anthropic, written to the cache": ANTHROPIC | {"written": 8_000, "prompt": 8_000, "used": 100, "most": 100},
     "gemini": {"api": "gemini"},
     "gemini, a stream that breaks": {"api": "gemini", "stream": True, "ends": "breaks"},
     "audio": {"audio": True, "used": 2_000, "most": 2_000, "model": "voice"},
@@ -84,17 +78,11 @@ SHAPES = {
     "a picture without usage": {"api": "images", "model": "gpt-image-1", "used": 6_240, "told": False},
     "speech": {"api": "speech", "model": "fine", "used": 2_000, "told": False, "prompt": 500},
     "one of two models": {"more": {"models": ["gpt-5", "dear"]}, "dear": True},
-    "a model that falls back": {"api": "anthropic", "more": {"fallbacks": [{"model": "dear"}]}, "dear": True},
-    "a fallback with a maximum of its own": {
-        "api": "anthropic",
-        "most": 100,
-        "used": 5_000,
-        "dear": True,
-        "more": {"fallbacks": [{"model": "fine"}, {"model": "dear", "max_tokens": 6_000}]},
-    },
+    "a model that falls back": ANTHROPIC | {"more": {"fallbacks": [{"model": "dear"}]}, "dear": True},
+    "a fallback with a maximum of its own": ANTHROPIC | {"most": 100, "used": 5_000, "dear": True, "more": FALLBACKS},
     "an advisor": ADVISED,
     "an advisor, a stream that breaks": ADVISED | {"stream": True, "ends": "breaks"},
-    "a model of Gemini's settings": {
+    "a model of Gemini's tools": {
         "api": "gemini",
         "dear": True,
         "more": {"tools": [{"ranker": {"modelName": "dear"}}]},
@@ -104,15 +92,11 @@ SHAPES = {
     "a stated cost, a stream whose client leaves": {"api": "stated", "stream": True, "ends": "left"},
     "usage without output": {"told": "input"},
     "usage without output, a stream": {"told": "input", "stream": True},
-    "anthropic, usage without output": {"api": "anthropic", "told": "input"},
-    "anthropic, usage without output, a stream": {"api": "anthropic", "told": "input", "stream": True},
+    "anthropic, usage without output": ANTHROPIC | {"told": "input"},
+    "anthropic, usage without output, a stream": ANTHROPIC | {"told": "input", "stream": True},
     "gemini, usage without output": {"api": "gemini", "told": "input"},
-    "two maximums, the smaller first": {
-        "api": "anthropic",
-        "most": 100,
-        "used": 5_000,
-        "more": {"max_completion_tokens": 6_000},
-    },
+    "two maximums, the smaller first": ANTHROPIC
+    | {"most": 100, "used": 5_000, "more": {"max_completion_tokens": 6_000}},
     "a month and a day": {"budget": "1 usd/day, 1.5 usd/month"},
     "a budget that refills": {"budget": "1 usd/1000hour"},
     "two processes": {"limiters": 2},
@@ -143,9 +127,8 @@ class Server(httpx2.AsyncBaseTransport):
         *parts, last = self.answer(self.shape["stream"])
         if not self.shape["stream"]:
             return httpx2.Response(200, json=last)
-        return httpx2.Response(
-            200, headers={"content-type": "text/event-stream"}, stream=Stream(self.shape, parts, last)
-        )
+        events = Stream(self.shape, parts, last)
+        return httpx2.Response(200, headers={"content-type": "text/event-stream"}, stream=events)
 
     def answer(self, stream):
         """The events of a stream; without ``stream`` the answer."""
@@ -223,12 +206,7 @@ def request(shape):
     model, stream, most = shape["model"] or MODELS[provider], shape["stream"], shape["most"]
     text = "hi " * (shape["prompt"] - 8)
     body = {"model": model, "stream": stream, "messages": [{"role": "user", "content": text}]}
-    names = {
-        "chat": "max_completion_tokens",
-        "responses": "max_output_tokens",
-        "anthropic": "max_tokens",
-        "stated": "max_tokens",
-    }
+    maximum = {"chat": "max_completion_tokens", "responses": "max_output_tokens"}.get(shape["api"], "max_tokens")
     if shape["api"] in ("images", "speech"):
         return path, {"model": model, "prompt": text, "input": text, **shape["more"]}
     if shape["api"] == "responses":
@@ -237,7 +215,7 @@ def request(shape):
         path = path.format("streamG" if stream else "g") + ("?alt=sse" if stream else "")
         settings = {"generationConfig": {"maxOutputTokens": most}, **shape["more"]}
         return path, {"contents": [{"parts": [{"text": text}]}], **settings}
-    return path, body | ({names[shape["api"]]: most} if most else {}) | shape["more"]
+    return path, body | ({maximum: most} if most else {}) | shape["more"]
 
 
 async def one(client, shape):
@@ -279,9 +257,8 @@ async def drive(limiters, server, shape):
 
 def limiter_of(shape, clock, **options):
     retry = paceline.RetryPolicy(faults=True, backoff_s=0.01)
-    return paceline.Limiter(
-        {"*": "100k requests/min"}, prices=PRICES, budget=shape["budget"], clock=clock, retry=retry, **options
-    )
+    options |= {"prices": PRICES, "budget": shape["budget"], "retry": retry}
+    return paceline.Limiter({"*": "100k requests/min"}, clock=clock, **options)
 
 
 @pytest.mark.sample(8)
