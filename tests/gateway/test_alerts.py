@@ -16,19 +16,12 @@ from gateway_helpers import Stub, chat, stub
 ALERTS = Path(__file__).parents[2] / "examples/gateway/alerts.yml"
 WINDOW_S = 8  # in place of minutes
 
-OK = (
-    200,
-    "application/json",
-    '{"choices": [{"message": {"content": "Hi."}}], "usage": {"prompt_tokens": 1, "completion_tokens": 1}}',
-)
+ANSWER = '{"choices": [{"message": {"content": "Hi."}}], "usage": {"prompt_tokens": 1, "completion_tokens": 1}}'
+OK = (200, "application/json", ANSWER)
 FAULTS = {
     "key": (401, "application/json", '{"error": {"code": "invalid_api_key", "message": "Incorrect API key provided"}}'),
     "capacity": (503, "application/json", '{"error": {"message": "The server is overloaded", "type": "server_error"}}'),
-    "money": (
-        429,
-        "application/json",
-        '{"error": {"code": "insufficient_quota", "message": "You exceeded your quota"}}',
-    ),
+    "money": (429, "application/json", '{"error": {"code": "insufficient_quota", "message": "It is exceeded"}}'),
     "unread": (200, "text/html", "<!doctype html><p>welcome"),
 }
 FIRED = {

@@ -198,13 +198,8 @@ OTHER_PAGES = [
     [b"origin: https://evil.example"], [b"origin: null"], [b"origin: http://["], [b"sec-fetch-site: cross-site"],
     [b"sec-fetch-site: same-site"], [b"referer: https://evil.example", b"origin: https://localhost.evil.example"],
 ]  # fmt: skip
-PAGES = [
-    (b"POST", CHAT),
-    (b"OPTIONS", CHAT),
-    (b"GET", b"/openai/v1/models"),
-    (b"GET", b"/status"),
-    (b"GET", b"/metrics"),
-]
+PAGES = [(b"GET", path) for path in (b"/openai/v1/models", b"/status", b"/metrics")]
+PAGES += [(b"POST", CHAT), (b"OPTIONS", CHAT)]
 EMPTY = b"content-length: 0"
 REFUSED = {
     "an ambiguous length": ((400, None), [post(CHAT, *lines, body=SMUGGLED, length=False) for lines in LENGTHS]),
@@ -270,15 +265,13 @@ class TestFraming:
 
     def test_http_1_0_is_answered(self, open_gateway, upstream):
         got = talk(open_gateway.url, post(version=b"1.0"))
-        assert answers(got) == [200]
-        assert b"connection: close" in got
+        assert (answers(got), b"connection: close" in got) == ([200], True)
 
     def test_an_upgrade_is_declined(self, open_gateway, upstream):
         """Some clients (Java) offer HTTP/2 so with their first request."""
         offer = [b"connection: Upgrade, HTTP2-Settings", b"upgrade: h2c", b"http2-settings: AAMAAABkAAQAAP__"]
         got = talk(open_gateway.url, post(CHAT, *offer) + post(CHAT), 2)
-        assert answers(got) == [200]
-        assert b"connection: close" in got
+        assert (answers(got), b"connection: close" in got) == ([200], True)
         assert b"h2c" not in upstream.raw
         assert b"http2-settings" not in upstream.raw.lower()
 
@@ -287,8 +280,7 @@ class TestFraming:
         expects = b"expect: 100-continue", b"content-length: %d" % len(BODY)
         with connect(open_gateway.url) as connection:
             connection.sendall(post(CHAT, *expects, b"origin: null", length=False, body=b""))
-            assert answers(read(connection, 1)) == [403]
-            assert connection.recv(1) == b""
+            assert (answers(read(connection, 1)), connection.recv(1)) == ([403], b"")
         with connect(open_gateway.url) as connection:
             connection.sendall(post(CHAT, *expects, length=False, body=b""))
             assert read(connection, 1) == b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -344,9 +336,7 @@ class TestAddress:
     def test_a_redirect_is_passed_on(self, open_gateway, upstream, other):
         upstream.answer = b"HTTP/1.1 307 Go\r\nlocation: %s/x\r\ncontent-length: 0\r\n\r\n" % other.url.encode()
         got = talk(open_gateway.url, post())
-        assert answers(got) == [307]
-        assert b"location: " + other.url.encode() in got
-        assert other.raw == b""
+        assert (answers(got), b"location: " + other.url.encode() in got, other.raw) == ([307], True, b"")
 
     @pytest.mark.parametrize("encode", [bytes, gzip.compress], ids=["plain", "gzip"])
     def test_a_server_that_names_itself_is_asked_through_the_gateway(self, open_gateway, upstream, other, encode):
@@ -367,8 +357,7 @@ class TestAddress:
     )
     def test_another_spelling_of_a_path_is_paced_too(self, open_gateway, upstream, path):
         before = granted(open_gateway)
-        assert answers(talk(open_gateway.url, post(path))) == [200]
-        assert granted(open_gateway) == before + 1
+        assert (answers(talk(open_gateway.url, post(path))), granted(open_gateway)) == ([200], before + 1)
         assert upstream.raw.startswith(b"POST " + path[7:])
 
 
@@ -401,8 +390,7 @@ class TestUploads:
         running, key = guarded
         lines = b"authorization: Bearer " + key, b"content-length: 300000"
         head = post(b"/openai/v1/batches", *lines, length=False, body=b"")
-        assert answers(talk(running.url, head, 1)) == [403]
-        assert upstream.raw == b""
+        assert (answers(talk(running.url, head, 1)), upstream.raw) == ([403], b"")
 
     def test_the_call_ends_with_the_client(self, serve, own_upstream):
         running = serve(own_upstream.url)
@@ -467,9 +455,8 @@ class TestHeaders:
         lines = [*(name + b": value" for name in names), b"x-request-id: 1", b"anthropic-priority: 2"]
         upstream.answer = reply(status, *lines, body=GOOD)
         got = talk(open_gateway.url, post())
-        assert b": value\r\n" not in got
-        assert b"x-request-id: 1\r\n" in got
-        assert b"anthropic-priority: 2\r\n" in got
+        told = [line in got for line in (b": value\r\n", b"x-request-id: 1\r\n", b"anthropic-priority: 2\r\n")]
+        assert told == [False, True, True]
 
     def test_its_own_page_is_served_and_no_other_server_s_of_this_machine(self, open_gateway):
         """Older browsers send no sec-fetch-site."""
@@ -602,9 +589,7 @@ class TestRights:
     def test_unmetered_endpoints_are_none_of_its(self, guarded, upstream, other, method, path):
         running, key = guarded
         request = post(path.encode(), b"authorization: Bearer " + key, body=b"{}").replace(b"POST", method.encode(), 1)
-        assert answers(talk(running.url, request)) == [403]
-        assert not upstream.raw
-        assert not other.raw
+        assert (answers(talk(running.url, request)), upstream.raw, other.raw) == ([403], b"", b"")
 
     def test_further_ones_are_named(self, upstream, own_upstream, keys):
         headers = b"authorization: Bearer " + keys.add("ci", endpoints=("GET /v1/models", "/v1/files*")).encode()
@@ -617,15 +602,9 @@ class TestRights:
                 assert answers(talk(running.url, request)) == [status], (method, path)
 
     def test_limits_and_further_endpoints_exclude_each_other(self, keys):
+        unmetered = "/v1/files", "GET /v1/files", "/v1/models", "POST /v1/models", "GET /v1/models*", "GET /*/models"
         for one in ({"limits": ("10 usd/day",)}, {"models": ("gpt-5",)}):
-            for endpoint in (
-                "/v1/files",
-                "GET /v1/files",
-                "/v1/models",
-                "POST /v1/models",
-                "GET /v1/models*",
-                "GET /*/models",
-            ):
+            for endpoint in unmetered:
                 with pytest.raises(SettingsError, match="don't apply at unmetered endpoints"):
                     keys.add("ci", endpoints=(endpoint,), **one)
         with pytest.raises(SettingsError, match="a path at the provider, or a method and a path"):
@@ -838,8 +817,7 @@ class TestCrowds:
         monkeypatch.setattr(incoming, "BODY_MAX", 1_000_000)
         running = serve(upstream.url)
         body = b"200000\r\n" + b"x" * 2**21 if b"chunked" in head else b"x" * 100
-        assert answers(talk(running.url, post(CHAT, head, length=False, body=body))) == [413]
-        assert upstream.raw == b""
+        assert (answers(talk(running.url, post(CHAT, head, length=False, body=body))), upstream.raw) == ([413], b"")
         until(lambda: idle(running))
 
     @pytest.mark.parametrize(
@@ -861,17 +839,9 @@ class TestCrowds:
 
     def test_a_hostile_name_forges_nothing(self, serve, upstream, caplog):
         running = serve(upstream.url)
-        names = [
-            "gpt-5\nINFO forged",
-            'x"} 1\nforged 1',
-            "<script>alert(1)</script>",
-            "../../x",
-            "\u202e",
-            "\ud800",
-            "a" * 5_000,
-        ]
+        forging = ["gpt-5\nINFO forged", 'x"} 1\nforged 1', "<script>alert(1)</script>"]
         with caplog.at_level(logging.INFO):
-            for name in names:
+            for name in (*forging, "../../x", "\u202e", "\ud800", "a" * 5_000):
                 got = talk(running.url, post(CHAT, body=json.dumps(chat(model=name)).encode()))
                 assert answers(got)[0] in (200, 429)
         metrics = talk(running.url, get(b"/metrics"))

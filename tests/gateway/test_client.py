@@ -57,9 +57,8 @@ class Server:
         try:
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
-                length = next(
-                    (int(line[15:]) for line in head.lower().split(b"\r\n") if line[:15] == b"content-length:"), 0
-                )
+                lines = head.lower().split(b"\r\n")
+                length = next((int(line[15:]) for line in lines if line[:15] == b"content-length:"), 0)
                 self.seen.append(head + await reader.readexactly(length))
                 script = self.scripts.pop(0)
                 if isinstance(script, bytes):

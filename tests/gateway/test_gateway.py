@@ -16,6 +16,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
+from attack_helpers import GOOD
 from click.testing import CliRunner
 from gateway_helpers import CHAT, chat, read_body, stub
 
@@ -42,9 +43,7 @@ ANSWER = b'{"choices": [{"message": {"content": "Hi."}}], "usage": {"prompt_toke
 class Odd:
     """A server that records requests, and answers in parts that the test lets go."""
 
-    def __init__(
-        self, parts=(b'{"usage": {"prompt_tokens": 1, "completion_tokens": 1}}',), headers=None, status=200, held=None
-    ):
+    def __init__(self, parts=(GOOD,), headers=None, status=200, held=None):
         self.parts, self.status = parts, status
         self.headers = {"content-type": "application/json"} if headers is None else headers
         self.seen, self.go, self.gone = [], threading.Event(), 0
@@ -120,9 +119,7 @@ class TestPassing:
             def __getattr__(self, name):
                 return getattr(self.transport, name)
 
-        monkeypatch.setattr(
-            protocol.HttpProtocol, "connection_made", lambda self, transport: made(self, Counted(transport))
-        )
+        monkeypatch.setattr(protocol.HttpProtocol, "connection_made", lambda own, inner: made(own, Counted(inner)))
         answer = client.post(serve(Odd(parts, headers)).url + CHAT, json=chat(stream=writes is None))
         assert answer.content == b"".join(parts)
         assert written[0].startswith(b"HTTP/1.1 200 OK\r\n")

@@ -64,11 +64,7 @@ class TestKeysOfProviders:
     def test_what_contradicts_is_refused(self, tmp_path):
         for environ, table, said in (
             ({"A": "b"}, {"key_env": "A", "key_file": "b"}, "key_env and key_file are both set"),
-            (
-                {"OPENAI_API_KEY": "a", "OPENAI_API_KEY_FILE": "b"},
-                {},
-                "OPENAI_API_KEY and OPENAI_API_KEY_FILE are both set",
-            ),
+            ({"OPENAI_API_KEY": "a", "OPENAI_API_KEY_FILE": "b"}, {}, "_KEY and OPENAI_API_KEY_FILE are both set"),
             ({}, {"key_file": str(tmp_path / "none")}, "none: cannot be read: "),
             ({}, {"key_env": "A"}, "variable A is not set, nor A_FILE"),
         ):
@@ -146,13 +142,8 @@ class TestCertificate:
     @pytest.fixture
     def settings(self, tmp_path):
         """Settings with a certificate in a file."""
-        return ProcessSettings(
-            config=Config.load(environ={}),
-            keys=tmp_path / "keys.json",
-            host="127.0.0.1",
-            certificate=tmp_path / "cert.pem",
-            private_key=tmp_path / "key.pem",
-        )
+        tls = {"certificate": tmp_path / "cert.pem", "private_key": tmp_path / "key.pem"}
+        return ProcessSettings(config=Config.load(environ={}), keys=tmp_path / "keys.json", host="127.0.0.1", **tls)
 
     def test_new_connections_have_the_new_one_and_old_ones_go_on(self, tmp_path, settings, monkeypatch, caplog):
         monkeypatch.setattr(stamps, "LOOK_S", 0.0)

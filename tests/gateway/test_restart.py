@@ -116,9 +116,7 @@ class TestSuccession:
             signals = []
             monkeypatch.setattr(sys, "orig_argv", ["python", "-c", code])
             kill, me = os.kill, os.getpid()
-            monkeypatch.setattr(
-                os, "kill", lambda pid, number: signals.append(number) if pid == me else kill(pid, number)
-            )
+            monkeypatch.setattr(os, "kill", lambda pid, sent: signals.append(sent) if pid == me else kill(pid, sent))
             with caplog.at_level(logging.WARNING), listen("127.0.0.1", 0) as listener:
                 succession = Succession(listener)
                 succession.begin()
@@ -134,8 +132,7 @@ class TestSuccession:
         return begun
 
     def test_a_process_that_serves(self, succeed):
-        code = f"import os; os.write(int(os.environ['{BEFORE}'].split()[1]), b'1')"
-        signals, text = succeed(code)
+        signals, text = succeed(f"import os; os.write(int(os.environ['{BEFORE}'].split()[1]), b'1')")
         assert signals == [signal.SIGTERM]
         assert "serves in the place of this one" in text
 

@@ -22,9 +22,8 @@ USAGE = "/api/v1/usage"
 USER = "X-OpenWebUI-User-Id"
 PRICES = {"openai/gpt-5": {"input": 100.0, "output": 100.0}}
 FAST = {"*": "100k requests/min"}
-DIME = json.dumps(
-    {"choices": [{"message": {"content": "Hi."}}], "usage": {"prompt_tokens": 1, "completion_tokens": 999}}
-).encode()
+USED = {"prompt_tokens": 1, "completion_tokens": 999}
+DIME = json.dumps({"choices": [{"message": {"content": "Hi."}}], "usage": USED}).encode()
 
 
 def used(client, running, key, query=""):
@@ -55,8 +54,7 @@ class TestBounds:
         assert (10 if store is None else 1) <= sent <= 11
         refused = next(answer.json()["error"] for answer in answers if answer.status_code == 429)
         assert refused["code"] == "paceline_budget"
-        status = client.post(gateways[0].url + CHAT, json=chat(), headers=bearer(other)).status_code
-        assert status == 200
+        assert client.post(gateways[0].url + CHAT, json=chat(), headers=bearer(other)).status_code == 200
         until(lambda: gateways[0].pool("budget/team/search")["in_flight"] == 0)
         (budget,) = gateways[0].pool("budget/team/search")["quotas"]
         if store is None:

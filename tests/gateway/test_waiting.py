@@ -140,12 +140,8 @@ class TestPlaces:
     def test_another_key_or_body_has_no_claim(self, places):
         named = [(b"idempotency-key", b"1")]
         places.keep(self.held(headers=named), [], 1.0)
-        for other in (
-            self.held(),
-            self.held(headers=[(b"idempotency-key", b"2")]),
-            self.held(key="bob", headers=named),
-            self.held(b"another", headers=named),
-        ):
+        others = self.held(), self.held(headers=[(b"idempotency-key", b"2")]), self.held(key="bob", headers=named)
+        for other in (*others, self.held(b"another", headers=named)):
             assert self.claim(places, other, 2.0, 2.0) is None
         assert self.claim(places, self.held(headers=named), 2.0, 2.0) is not None
 
