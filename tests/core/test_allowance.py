@@ -170,12 +170,8 @@ def test_what_another_process_has_told_is_known_from_its_instant():
 
 def test_two_are_the_same_where_their_ends_agree_and_no_window_is_named():
     one, other, later, named = (Allowance() for _ in range(4))
-    for allowance, wait_s, window in (
-        (one, 3_600, None),
-        (other, 3_630, None),
-        (later, 3_700, None),
-        (named, 3_600, "5h"),
-    ):
+    told = (one, 3_600, None), (other, 3_630, None), (later, 3_700, None), (named, 3_600, "5h")
+    for allowance, wait_s, window in told:
         allowance.refuse(at(0), at(0), asks(wait_s, window=window))
     assert [one.is_same(each) for each in (other, later, named, Allowance())] == [True, False, False, False]
 

@@ -177,9 +177,8 @@ def test_a_quota_of_ones_own_has_a_headroom_where_one_is_set():
 def test_answers_do_not_change_it(rule):
     limiter = paceline.Limiter({"openai/m": f"7 requests/min {rule}"}, usable=0.5, clock=ManualClock())
     with limiter.acquire("openai/m") as permit:
-        permit.settle(
-            {"tokens_used": 1}, headers={"x-ratelimit-limit-requests": "5", "x-ratelimit-remaining-requests": "1"}
-        )
+        stated = {"x-ratelimit-limit-requests": "5", "x-ratelimit-remaining-requests": "1"}
+        permit.settle({"tokens_used": 1}, headers=stated)
     quotas = limiter.status()["pools"]["openai/m"]["quotas"]
     given = ("3.5 requests/min exact", 2.5) if rule == "exact" else ("7 requests/min even", 6)
     assert [(q["quota"], q["remaining"], q["source"]) for q in quotas[:1]] == [(*given, "given")]

@@ -14,19 +14,11 @@ from paceline.core.quota import NS
 from paceline.core.results import Reservation, Source, SourceKind
 from paceline.pacing.status import report
 
+steps = st.sampled_from(["ask", "ask", "attempt", "settle", "settle", "cancel", "refuse", "withdraw", "wake"])
+
 
 class TestBooks:
-    @given(
-        script=st.lists(
-            st.tuples(
-                st.sampled_from(["ask", "ask", "attempt", "settle", "settle", "cancel", "refuse", "withdraw", "wake"]),
-                gaps_ns,
-                st.integers(1, 60),
-                st.integers(0, 50),
-            ),
-            max_size=60,
-        ),
-    )
+    @given(script=st.lists(st.tuples(steps, gaps_ns, st.integers(1, 60), st.integers(0, 50)), max_size=60))
     def test_everybody_is_counted_once(self, script):
         pool = pool_of("600 requests/min burst 5", ttl_s=100)
         open_ones, waiting, asked = [], [], 0

@@ -84,9 +84,8 @@ class TestLanesOfAParent:
         front = LaneSpec("front", 3, parent=self.team)
         users = [LaneSpec(f"front/{name}", parent=front) for name in "uvw"]
         line, _ = self.busy((*self.lanes[:2], *users))
-        assert self.went(line, 720) == pytest.approx(
-            {"alone": 240, "a": 120, "front/u": 120, "front/v": 120, "front/w": 120}, abs=2
-        )
+        parts = {"alone": 240, "a": 120, "front/u": 120, "front/v": 120, "front/w": 120}
+        assert self.went(line, 720) == pytest.approx(parts, abs=2)
 
     def test_one_that_changes_its_parent_leaves_nothing_behind(self):
         line, _ = self.busy((self.lanes[0], self.lanes[1]), 10)

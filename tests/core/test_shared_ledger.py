@@ -280,14 +280,14 @@ def share_of(pool, who):
 class TestVanished:
     """A process that waited, and did not ask again: it may have lost the store and spend its share."""
 
-    def vanished(self, text="60 tokens/min", **options):
-        pool = Shared(text)
+    def vanished(self, **options):
+        pool = Shared("60 tokens/min")
         pool.tell("b")
-        pool.take("a", 60)
-        pool.ask("a", 10, place_s=5)  # "a" has 7/8, "b" the rest
+        pool.take("a", 60, **options)
+        pool.ask("a", 10, place_s=5, **options)  # "a" has 7/8, "b" the rest
         for _ in range(10):
             pool.wait(2)
-            pool.tell("b", **options)
+            pool.tell("b")
         return pool
 
     def test_its_share_is_charged_until_it_returns(self):
@@ -345,13 +345,8 @@ class TestVanished:
         pool.tell("a", wants=[[100.0]])
         assert pool.standing().lack_ns == lack_ns
 
-    def test_one_that_spends_nothing_without_the_store_costs_nothing(self, pool):
-        pool.tell("b")
-        pool.take("a", 60, closed=True)
-        pool.ask("a", 10, place_s=5, closed=True)
-        for _ in range(10):
-            pool.wait(2)
-            pool.tell("b")
+    def test_one_that_spends_nothing_without_the_store_costs_nothing(self):
+        pool = self.vanished(closed=True)
         assert (share_of(pool, "a"), pool.standing().lack_ns) == (0, 40 * NS)
 
     def test_what_it_reports_is_counted_once(self):
@@ -374,6 +369,5 @@ class TestVanished:
         granted = 0
         for _ in range(35):
             pool.wait(2)
-            reply = pool.tell("b", wants=[[1.0]] * 60, place_s=5)
-            granted += len(reply.grants)
+            granted += len(pool.tell("b", wants=[[1.0]] * 60, place_s=5).grants)
         assert granted == math.floor(60 * (1 - share))

@@ -99,8 +99,8 @@ class TestConfiguration:
 
 
 class TestLessons:
-    def learned(self, text: str, *lessons: tuple, **options):
-        pool = Shared(text, **options)
+    def learned(self, text: str, *lessons: tuple):
+        pool = Shared(text)
         pool.tell("a", *(Change(0, what, value) for what, value in lessons))
         return pool.standing().learned
 
@@ -114,18 +114,16 @@ class TestLessons:
         assert pool.standing().learned.shifted_ns == 6 * NS
 
     def test_all_lessons_of_one_message_count(self):
-        learned = self.learned(
-            "60 tokens/min", ("shift", 2.0 * NS), ("cap_burst", 20.0), ("set_ceiling", 0.5), ("epoch", 0.0)
-        )
+        lessons = ("shift", 2.0 * NS), ("cap_burst", 20.0), ("set_ceiling", 0.5), ("epoch", 0.0)
+        learned = self.learned("60 tokens/min", *lessons)
         assert (learned.shifted_ns, learned.burst_cap, learned.ceiling, learned.epoch) == (2 * NS, 20, 0.5, 1)
         assert learned.version == 4
 
     def test_an_adopted_amount(self):
         learned = self.learned("60 tokens/min", ("set_ceiling", 0.5), ("adopt", 120.0))
         assert (learned.quota, learned.ceiling) == (Quota("tokens", 120), 1)
-        assert self.learned("60 tokens/min sliding", ("adopt", 120.0)).quota.amount == 120
-        assert self.learned("60 tokens/day window utc", ("adopt", 120.0)).quota.amount == 120
-        assert self.learned("60 concurrency", ("adopt", 120.0)).quota.amount == 120
+        for text in ("60 tokens/min sliding", "60 tokens/day window utc", "60 concurrency"):
+            assert self.learned(text, ("adopt", 120.0)).quota.amount == 120
 
     def test_what_a_window_has_left(self):
         pool = Shared("60 tokens/day window utc")
@@ -232,9 +230,8 @@ class TestDeadlines:
         member = Member("60 tokens/hour")
         member.take(60)
         member.wait(10)
-        late, patient = (
-            Waiter({"tokens": 1}, LaneSpec("default"), member.now_ns + round(wait_s * NS)) for wait_s in (5, 3_600)
-        )
+        ends_ns = [member.now_ns + wait_s * NS for wait_s in (5, 3_600)]
+        late, patient = (Waiter({"tokens": 1}, LaneSpec("default"), end_ns) for end_ns in ends_ns)
         for waiter in (late, patient):
             assert isinstance(member.pool.submit(member.now_ns, waiter), WaitUntil)
         member.exchange()

@@ -162,11 +162,8 @@ class TestSeen:
     def test_one_that_does_not_report_is_silent_and_one_with_nothing_to_report_is_idle(self, shared):
         shared.wait(20.0)
         shared.tell("c")
-        assert self.states(shared) == {
-            "a": ("idle", 20.0, False),
-            "b": ("silent", 20.0, False),
-            "c": ("alive", 0.0, False),
-        }
+        states = {"a": ("idle", 20.0, False), "b": ("silent", 20.0, False), "c": ("alive", 0.0, False)}
+        assert self.states(shared) == states
 
     def test_one_that_is_known_to_have_ended_while_the_store_had_no_messages(self, shared):
         shared.wait(20.0)

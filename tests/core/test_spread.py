@@ -35,22 +35,14 @@ def most_in_any_period(grants: list[tuple[int, float]], period_ns: int) -> float
     return most
 
 
+# A run is an idle time in hundredths of the period, a backlog of equal costs in hundredths of the amount, and their true cost.
+idle, counts, shares = st.sampled_from([0, 0, 1, 30, 60, 150]), st.sampled_from([1, 1, 1, 5, 60]), st.integers(0, 100)
+runs = st.lists(st.tuples(idle, shares, counts, shares, st.booleans()), max_size=20)
+
+
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("text", LIMITS)
-@given(
-    # A run is an idle time in hundredths of the period, a backlog of equal costs in hundredths of the amount, and their true cost.
-    runs=st.lists(
-        st.tuples(
-            st.sampled_from([0, 0, 1, 30, 60, 150]),
-            st.integers(0, 100),
-            st.sampled_from([1, 1, 1, 5, 60]),
-            st.integers(0, 100),
-            st.booleans(),
-        ),
-        max_size=20,
-    ),
-    headroom_s=st.sampled_from([0.0, 1.0]),
-)
+@given(runs=runs, headroom_s=st.sampled_from([0.0, 1.0]))
 def test_no_trailing_period_holds_more_than_the_amount_also_with_refunds(text, runs, headroom_s):
     ledger, limit, now_ns, grants, open_ones = spread(text, headroom_s), quota(text), T0, [], []
     period_ns = round(limit.period_s * NS)

@@ -40,9 +40,8 @@ def waits(limiter, *pools, timeout=None):
 
 
 def rows(limiter):
-    return [
-        (row["account"], row["window"], row["state"], row["waiting"], row["scope"]) for row in limiter.status()["plans"]
-    ]
+    names = ("account", "window", "state", "waiting", "scope")
+    return [tuple(row[name] for name in names) for row in limiter.status()["plans"]]
 
 
 @virtual
@@ -193,9 +192,8 @@ async def test_an_answer_may_take_as_long_as_the_settings_say(clock):
 @virtual
 async def test_who_does_not_hold_gives_the_refusal_at_once(clock):
     row = Progress().row(1, 1, FIVE_HOURS)._replace(holds=False)
-    assert RetryPolicy(max_retry_after_s=1e6).after(Failures(), FIVE_HOURS, row, 0.0) == GiveUp(
-        "the provider asks to wait 3,600 s", stop_s=HOUR
-    )
+    gives_up = GiveUp("the provider asks to wait 3,600 s", stop_s=HOUR)
+    assert RetryPolicy(max_retry_after_s=1e6).after(Failures(), FIVE_HOURS, row, 0.0) == gives_up
     limiter = Limiter({"anthropic/*": "6000 requests/min"}, plans=PlanPolicy(when_shut="refuse"), clock=clock)
     async with limiter.acquire(ONE, tokens=0) as permit:
         row = limiter.pacer.pools.scheduler(ONE).row(permit.reservation, FIVE_HOURS)

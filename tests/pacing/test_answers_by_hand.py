@@ -15,11 +15,9 @@ from paceline.testing import ManualClock
 from virtual_time import virtual
 
 BODY = {"model": "gpt-5", "usage": {"prompt_tokens": 10, "completion_tokens": 3}}
-HEADERS = {
-    "x-ratelimit-limit-tokens": "20000",
-    "x-ratelimit-remaining-tokens": "5000",
-    "x-ratelimit-reset-tokens": "45s",
-}
+STATED = {"limit": "20000", "remaining": "5000", "reset": "45s"}
+HEADERS = {f"x-ratelimit-{name}-tokens": value for name, value in STATED.items()}
+EVENTS = HEADERS | {"content-type": "text/event-stream; charset=utf-8"}
 STREAM = "".join(f"data: {json.dumps(event)}\n\n" for event in ({"choices": []}, BODY)) + "data: [DONE]\n\n"
 
 
@@ -36,9 +34,7 @@ ANSWERS = {
     "requests": of_requests,
     "aiohttp": lambda: SimpleNamespace(status=200, headers=HEADERS, content=object(), _body=json.dumps(BODY).encode()),
     "urllib3": lambda: SimpleNamespace(status=200, headers=HEADERS, data=json.dumps(BODY).encode()),
-    "a stream that was read": lambda: httpx.Response(
-        200, headers=HEADERS | {"content-type": "text/event-stream; charset=utf-8"}, text=STREAM
-    ),
+    "a stream that was read": lambda: httpx.Response(200, headers=EVENTS, text=STREAM),
     "an SDK's raw response": lambda: SimpleNamespace(http_response=httpx.Response(200, headers=HEADERS, json=BODY)),
     "an object": lambda: SimpleNamespace(usage=SimpleNamespace(**BODY["usage"]), headers=HEADERS, content="an answer"),
     "an object with a sum": lambda: SimpleNamespace(tokens_used=13, usage=None, headers=HEADERS, content="an answer"),
@@ -216,9 +212,8 @@ def test_an_answer_corrects_the_estimates_of_its_model(limiter, by):
 def test_an_amount_of_the_caller_s_own_corrects_nothing(limiter):
     before = sized(limiter)
     for amount in (before, 300):
-        limiter.try_acquire("openai/m", input_tokens=float(amount)).settle(
-            {"prompt_tokens": 500, "completion_tokens": 1}
-        )
+        permit = limiter.try_acquire("openai/m", input_tokens=float(amount))
+        permit.settle({"prompt_tokens": 500, "completion_tokens": 1})
     limiter.try_acquire("openai/m", **limiter.estimate("openai/m", "Hello.")).settle(input_tokens=900, output_tokens=2)
     assert sized(limiter) == before
 
@@ -230,13 +225,10 @@ def test_an_estimate_in_another_process_is_a_number(limiter):
     assert {type(amount) for amount in copy.values()} == {float}
 
 
-@pytest.mark.parametrize(
-    ("pool", "cost"),
-    [
-        ("openai/m", {"input_tokens": 600, "output_tokens": 200, "tokens": 800}),
-        ("anthropic/m", {"input_tokens": 600, "output_tokens": 200}),
-    ],
-)
+SIDES = {"input_tokens": 600, "output_tokens": 200}
+
+
+@pytest.mark.parametrize(("pool", "cost"), [("openai/m", SIDES | {"tokens": 800}), ("anthropic/m", SIDES)])
 def test_a_call_of_which_nothing_is_known(pool, cost):
     limiter = paceline.Limiter({"openai/m": "30k tokens/min", "anthropic/m": "30k input_tokens/min"})
     assert limiter.estimate(pool) == cost

@@ -86,9 +86,8 @@ class TestCharged:
         for permit in permits:
             permit.settle({"usage": {"input_tokens": reported, "output_tokens": 20}})
             assert permit.charged["input_tokens"] == 4_000_000
-        assert [record.getMessage().partition(",")[0] for record in caplog.records] == [
-            f"{pool}: an answer reports {reported} tokens of input and 20 of output"
-        ]
+        said = f"{pool}: an answer reports {reported} tokens of input and 20 of output"
+        assert [line.partition(",")[0] for line in caplog.messages] == [said]
 
     def test_a_large_request_may_report_more(self, limiter):
         permit = limiter.try_acquire("openai/gpt-5", input_tokens=100_000)
@@ -117,7 +116,7 @@ class TestCharged:
 
 class TestEstimate:
     TEXT = "Tell me about the weather in twenty words. " * 20
-    MESSAGES = ({"role": "user", "content": TEXT},)
+    MESSAGES, TEXTS = ({"role": "user", "content": TEXT},), ({"text": TEXT},)
 
     def test_what_is_booked_of_the_output_is_the_provider_s_to_say(self, limiter):
         openai = limiter.estimate("openai/gpt-5", self.TEXT, output_tokens=900)
@@ -182,11 +181,7 @@ class TestEstimate:
     @pytest.mark.parametrize(
         ("pool", "body", "counted"),
         [
-            (
-                "gemini/gemini-embedding-001",
-                {"requests": [{"content": {"parts": [{"text": TEXT}]}}] * 3},
-                {"requests": 3},
-            ),
+            ("gemini/gemini-embedding-001", {"requests": [{"content": {"parts": list(TEXTS)}}] * 3}, {"requests": 3}),
             ("gemini/gemini-embedding-001", {"input": [TEXT] * 3}, {"requests": 3}),
             ("cohere/embed-v4.0", {"texts": [TEXT] * 3}, {"inputs": 3}),
             ("cohere/embed-v4.0", TEXT, {"inputs": 1}),

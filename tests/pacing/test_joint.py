@@ -166,9 +166,8 @@ class TestCost:
 
     def test_a_sum_of_tokens_is_corrected_by_its_sides(self):
         limiter = limiter_of(ManualClock(), {"openai": "10k tokens/min"})
-        limiter.try_acquire("openai/a", input_tokens=1_000, output_tokens=500).settle(
-            input_tokens=600, output_tokens=700
-        )
+        permit = limiter.try_acquire("openai/a", input_tokens=1_000, output_tokens=500)
+        permit.settle(input_tokens=600, output_tokens=700)
         assert spent(limiter) == [1_300]
 
     def test_a_cancel_gives_back(self):
@@ -226,9 +225,8 @@ class TestBound:
         limiter = limiter_of(clock, {"openai": "1 requests/min"}, dict.fromkeys(OPENAI, own))
         assert limiter.try_acquire("openai/a")
         start_ns = clock.now_ns()
-        with pytest.raises(
-            AcquireTimeoutError, match=r"openai/a: .* 1 requests/min of joint/openai/\* would allow it"
-        ) as caught:
+        said = r"openai/a: .* 1 requests/min of joint/openai/\* would allow it"
+        with pytest.raises(AcquireTimeoutError, match=said) as caught:
             await limiter.acquire("openai/a", timeout=30)
         assert clock.now_ns() == start_ns
         assert (caught.value.quota, caught.value.retry_after_s) == ("1 requests/min of joint/openai/*", 60)

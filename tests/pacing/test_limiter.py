@@ -7,13 +7,7 @@ import pytest
 
 import paceline
 from paceline.core.quota import NS
-from paceline.core.results import (
-    AcquireTimeoutError,
-    NeverFitsError,
-    PoolStoppedError,
-    QueueFullError,
-    QuotaError,
-)
+from paceline.core.results import AcquireTimeoutError, NeverFitsError, PoolStoppedError, QueueFullError, QuotaError
 from paceline.pacing.permit import refuse
 from paceline.pacing.retry import GiveUp
 from paceline.testing import ManualClock
@@ -62,10 +56,8 @@ class TestErrors:
 
     def test_what_never_fits_is_said_at_once(self):
         limiter = jobs(ManualClock(), {"jobs": "100 tokens/min"})
-        with pytest.raises(
-            NeverFitsError,
-            match=r"jobs: the request costs 101 tokens, and the quota holds 100 at most \(100 tokens/min\)",
-        ) as caught:
+        said = r"jobs: the request costs 101 tokens, and the quota holds 100 at most \(100 tokens/min\)"
+        with pytest.raises(NeverFitsError, match=said) as caught:
             limiter.acquire("jobs", tokens=101).wait()
         assert (caught.value.unit, caught.value.cost, caught.value.most) == ("tokens", 101, 100)
         refused = limiter.try_acquire("jobs", tokens=101)

@@ -184,9 +184,8 @@ def test_the_host_of_a_provider_is_its_name(name):
 
 
 def test_a_slip_in_the_name_of_a_published_model():
-    with pytest.warns(
-        PacelineWarning, match=r"openai: no limits of a model 'gpt5' are published; did you mean 'gpt-5'"
-    ):
+    said = r"openai: no limits of a model 'gpt5' are published; did you mean 'gpt-5'"
+    with pytest.warns(PacelineWarning, match=said):
         made(provider="openai", tier=1).resolve("gpt5")
 
 
@@ -229,20 +228,16 @@ def test_an_unknown_host_has_no_rate():
 
 @pytest.mark.parametrize("provider", ["anthropic", None])
 @pytest.mark.parametrize(
-    "given",
-    ["claude-haiku-4.5", "anthropic/claude-haiku-4.5", "claude-haiku-4-5", "claude-haiku-4-5-20251001"],
+    "given", ["claude-haiku-4.5", "anthropic/claude-haiku-4.5", "claude-haiku-4-5", "claude-haiku-4-5-20251001"]
 )
 @pytest.mark.parametrize(
-    "asked",
-    ["claude-haiku-4.5", "anthropic/claude-haiku-4-5", "claude-haiku-4-5-20251001", "claude/claude-haiku-4.5"],
+    "asked", ["claude-haiku-4.5", "anthropic/claude-haiku-4-5", "claude-haiku-4-5-20251001", "claude/claude-haiku-4.5"]
 )
 def test_a_dot_and_a_date_in_a_name_are_other_spellings_of_one_model(provider, given, asked):
     limits = made({given: "77 requests/min", "anthropic/*": "5 requests/min"}, provider=provider)
     for found in (limits.resolve(asked), limits.model("anthropic", asked.rpartition("/")[2])):
-        assert (found.pool, [str(quota) for quota in found.quotas]) == (
-            "anthropic/claude-haiku-4-5",
-            ["77 requests/min"],
-        )
+        quotas = [str(quota) for quota in found.quotas]
+        assert (found.pool, quotas) == ("anthropic/claude-haiku-4-5", ["77 requests/min"])
 
 
 @pytest.mark.parametrize(

@@ -58,10 +58,7 @@ def test_closed_in_another_thread_than_it_was_entered_in():
         ({"pages": 1}, r"unknown unit 'pages'; this pool limits requests and tokens$"),  # each unit once
         ({"priority": 5}, "did you mean 'lane'"),
         *[({"timeout": timeout}, "timeout is") for timeout in (float("nan"), -1, 1e300, "2")],
-        *[
-            ({"name": name}, "it must be a text of at most 200 characters, or None")
-            for name in (5, "x" * 201, b"bytes")
-        ],
+        *[({"name": name}, "be a text of at most 200 characters, or None") for name in (5, "x" * 201, b"bytes")],
     ],
 )
 def test_an_argument_that_nobody_can_mean(argument, said):
@@ -262,9 +259,8 @@ def test_a_limit_that_is_no_text(quotas, why):
 
 @pytest.mark.parametrize("wrong", [{"openai/*": "5 requests/min"}, None, "openai", Limiter])
 def test_instrument_takes_a_limiter(wrong):
-    with pytest.raises(
-        TypeError, match=r"instrument\(\) takes a limiter, not \w+: paceline.instrument\(paceline.Limiter"
-    ):
+    said = r"instrument\(\) takes a limiter, not \w+: paceline.instrument\(paceline.Limiter"
+    with pytest.raises(TypeError, match=said):
         paceline.instrument(wrong)
 
 

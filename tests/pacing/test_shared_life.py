@@ -79,13 +79,8 @@ class TestTheLastWord:
 
 def run(code, *arguments):
     """Run ``code`` as a program of its own."""
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    command = [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout + done.stderr
 
@@ -242,9 +237,7 @@ async def test_a_refusal_pauses_everybody(world):
     assert world.status(one)["cool_down_s"] == pytest.approx(30, abs=0.1)
     later = other.try_acquire("jobs", tokens=0)
     assert (later.quota, later.retry_after_s) == ("cool-down", pytest.approx(30, abs=0.1))
-    tasks = [
-        asyncio.create_task(each.acquire("jobs", tokens=0)._wait_async()) for each in (one, other) for _ in range(3)
-    ]
+    tasks = [asyncio.create_task(each.acquire("jobs", tokens=0)._wait_async()) for each in [one] * 3 + [other] * 3]
     await world.moved(29.5)
     assert not any(task.done() for task in tasks)
     await world.moved(0.7)
