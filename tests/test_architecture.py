@@ -142,12 +142,8 @@ def test_arrows_point_down():
         target = rest.partition(".")[0]
         if root != "paceline" or target in RULES[package] | {package}:
             continue
-        what = (
-            f"{package} must not import {module}"
-            if rest
-            else "import what you need from its home, not from the package"
-        )
-        wrong.append(f"{path.relative_to(SOURCE)}: {what}")
+        home = "import what you need from its home, not from the package"
+        wrong.append(f"{path.relative_to(SOURCE)}: {f'{package} must not import {module}' if rest else home}")
     assert wrong == []
 
 
@@ -190,11 +186,8 @@ def test_the_core_is_low(folder):
 
 def test_one_file_of_the_core_brings_the_learners_to_a_pool():
     inside = "paceline.core.learning."
-    knows = {
-        module_of(path)
-        for path, package, module, _ in every_import()
-        if package == "core" and module.startswith(inside)
-    }
+    of_core = [(path, module) for path, package, module, _ in every_import() if package == "core"]
+    knows = {module_of(path) for path, module in of_core if module.startswith(inside)}
     assert {module for module in knows if not module.startswith(inside)} == {"paceline.core.local"}
 
 

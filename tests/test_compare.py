@@ -127,9 +127,8 @@ def test_the_page_has_a_table_for_each_server_and_a_picture_for_each_world(tmp_p
     report = made_up()
     report["results"][1] |= {"counts_of_the_server": [899, 1]}
     report["results"][2] |= {"missing": 450, "unfinished": True}
-    report["results"][3] = {key: report["results"][3][key] for key in ("peer", "world", "server", "date")} | {
-        "why": "killed"
-    }
+    known = {key: report["results"][3][key] for key in ("peer", "world", "server", "date")}
+    report["results"][3] = known | {"why": "killed"}
     page.write(tmp_path, report)
     text = (tmp_path / page.PAGE).read_text()
     assert "1 · 0.98 †" in text

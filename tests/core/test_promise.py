@@ -97,9 +97,8 @@ def test_a_bucket_keeps_its_headroom_unused(text, attempts):
         cost = cost_of(ledger, share)
         now_ns, _ = grant_when_due(ledger, now_ns + gap_ns, cost)
         # A cost that leaves less than it waits that much longer instead.
-        assert (
-            ledger.entries[0].meter.level(now_ns) >= min(headroom_s * limit.rate, limit.burst - cost[limit.unit]) - 1e-6
-        )
+        least = min(headroom_s * limit.rate, limit.burst - cost[limit.unit])
+        assert ledger.entries[0].meter.level(now_ns) >= least - 1e-6
 
 
 @pytest.mark.parametrize("text", ODD)
@@ -129,10 +128,8 @@ def test_all_units_are_charged_or_none(text, attempts):
         after = state_of(ledger, now_ns)
         if not isinstance(decision, Reservation):
             assert after == before
-            assert isinstance(decision, NeverFits) == any(
-                cost[m.quota.unit] > most
-                for m, most in zip(ledger.meters, [one.refused_above for one in ledger.entries], strict=True)
-            )
+            mosts = {one.meter.quota.unit: one.refused_above for one in ledger.entries}
+            assert isinstance(decision, NeverFits) == any(cost[unit] > most for unit, most in mosts.items())
             continue
         for m, old, new, amount in zip(ledger.meters, before[0], after[0], decision.amounts, strict=True):
             least = min(amount, old) if m.quota.rule == "window" else amount  # a spread one charges its burst at most

@@ -179,9 +179,8 @@ def test_one_process_with_one_request_at_a_time_is_a_ledger(text, history, headr
                 news = [Refused(settled.amounts, NS + part * NS)]
             elif end == "c":
                 local.cancel(now_ns, reservation)
-                news = [
-                    Settled(settled.amounts, settled.marks, [0.0] * len(quotas), answered=False, probe=settled.probe)
-                ]
+                nothing = [0.0] * len(quotas)
+                news = [Settled(settled.amounts, settled.marks, nothing, answered=False, probe=settled.probe)]
             else:
                 local.settle(now_ns, reservation, dict(zip(local.entries.units, settled.actual, strict=True)))
             tell(news)
@@ -199,9 +198,8 @@ def lack_ns(m, now_ns):
 
 def test_histories_are_worth_playing():
     """Grants, waits, settles and probes occur, or the properties above say nothing."""
-    steps = [
-        Command(NS, who, [30, 50], end, 60, NS, lost=False) for end in ("settle", "refuse", "later") for who in "abc"
-    ]
+    ends = [(end, who) for end in ("settle", "refuse", "later") for who in "abc"]
+    steps = [Command(NS, who, [30, 50], end, 60, NS, lost=False) for end, who in ends]
     attempts = played(TOGETHER[0], steps * 3, 0.25, gentle=False)
     assert len(attempts) > 5
     assert any(first.cost != first.amounts for first, _ in pairwise(attempts))

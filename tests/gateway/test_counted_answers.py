@@ -11,10 +11,8 @@ from gateway_helpers import Stub, chat, stub
 from waits import until
 
 CHUNK = b'data: {"object": "chat.completion.chunk", "choices": [{"delta": {"content": "hi"}}]}\n\n'
-HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n%x\r\n%b" % (
-    len(CHUNK),
-    CHUNK,
-)
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+HEAD += b"%x\r\n%b" % (len(CHUNK), CHUNK)
 
 
 def rows(running):

@@ -108,7 +108,6 @@ def test_the_last_refusal_below_a_head_is_an_event(serve, odd):
 def test_a_page_is_said_to_be_one(serve, odd):
     running = serve(odd(lambda *_: (200, HTML, b"<html>Back at ten")).base_url)
     answer = httpx2.post(f"{running.url}/v1/chat/completions", json=chat())
-    assert answer.status_code == 502
     error = json.loads(answer.content)["error"]
-    assert error["code"] == "paceline_unreadable"
+    assert (answer.status_code, error["code"]) == (502, "paceline_unreadable")
     assert error["message"].endswith("is not from this API: a page of 17 bytes, and no JSON object")

@@ -165,7 +165,5 @@ with paceline.instrument(limiter):
 print([row["kind"] for row in limiter.status()["unpaced"]])
 """
     printed, logged = run_both(tmp_path, script)
-    assert printed.strip() == "['dspy']"
-    assert (
-        logged.count("dspy is not paced, because it has another HTTP client than 3.4's; to pace it, use dspy.LM") == 1
-    )
+    said = "dspy is not paced, because it has another HTTP client than 3.4's; to pace it, use dspy.LM"
+    assert (printed.strip(), logged.count(said)) == ("['dspy']", 1)

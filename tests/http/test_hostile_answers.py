@@ -86,15 +86,14 @@ def test_a_compressed_answer_is_passed_on_and_settled(library, encoding, body, s
 @pytest.mark.parametrize("library", [httpx, httpx2])
 @pytest.mark.parametrize("status", [400, 500])
 def test_an_error_is_the_callers_to_read(library, status, limiter):
-    http, _ = client(
-        limiter, library, status, {"content-encoding": "gzip"}, gzip.compress(b'{"error": {"message": "no"}}')
-    )
+    said = b'{"error": {"message": "no"}}'
+    http, _ = client(limiter, library, status, {"content-encoding": "gzip"}, gzip.compress(said))
     with http:
         response = http.post(PATH, json=BODY)
         assert response.json() == {"error": {"message": "no"}}
         assert response.elapsed
         with http.stream("POST", PATH, json=BODY) as response:
-            assert gzip.decompress(b"".join(response.iter_raw())) == b'{"error": {"message": "no"}}'
+            assert gzip.decompress(b"".join(response.iter_raw())) == said
     assert pool_of(limiter)["in_flight"] == 0
 
 
@@ -160,9 +159,8 @@ async def test_cancelled_while_an_error_is_read():
         async def handle_async_request(self, request):
             return httpx2.Response(500, headers={"content-length": "1000"}, stream=Stalled())
 
-    async with httpx2.AsyncClient(
-        transport=pace_transport(limiter, Inner(), "openai"), base_url="http://127.0.0.1"
-    ) as http:
+    transport = pace_transport(limiter, Inner(), "openai")
+    async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
         for _ in range(2):
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(http.post(PATH, json=BODY), 0.05)

@@ -20,11 +20,8 @@ ANSWER = {"type": "message", "role": "assistant", "content": [], "stop_reason": 
 
 
 def sent_by(agent, login=CLAUDE, **more):
-    return {
-        "authorization": login,
-        "user-agent": agent,
-        **{name.replace("_", "-"): value for name, value in more.items()},
-    }
+    named = {name.replace("_", "-"): value for name, value in more.items()}
+    return {"authorization": login, "user-agent": agent, **named}
 
 
 def agent_named(name):
@@ -53,10 +50,8 @@ def test_a_terminal_of_a_login_is_interactive_and_any_other_client_is_one_of_the
     url = "https://api.anthropic.com/v1/messages"
     if headers["authorization"] == CODEX:
         url = "https://chatgpt.com/backend-api/codex/responses"
-    answers = [
-        httpx.Response(429, headers={"retry-after": "0.01"}, json={"error": {}}),
-        httpx.Response(200, json=ANSWER),
-    ]
+    refused = httpx.Response(429, headers={"retry-after": "0.01"}, json={"error": {}})
+    answers = [refused, httpx.Response(200, json=ANSWER)]
     client = attached(limiter, lambda _: answers.pop(0), library=httpx, headers=headers)
     assert client.post(url, json=BODY).status_code == 200
     [pool] = limiter.status()["pools"].values()
@@ -86,6 +81,5 @@ async def test_a_fan_out_of_one_session_leaves_another_one_its_turns():
             await client.post("https://api.anthropic.com/v1/messages", json=BODY, headers=headers)
 
         await asyncio.gather(*(ask("many", f"a{n}") for n in range(20)), *(ask("one", "") for _ in range(3)))
-    assert [n for n, session in enumerate(served) if session == "one"][
-        -1
-    ] <= 6  # by turns, after those that went at once
+    last = max(n for n, session in enumerate(served) if session == "one")
+    assert last <= 6  # by turns, after those that went at once

@@ -59,9 +59,8 @@ async def test_a_refusal_is_held_and_retried_inside():
 
 async def test_a_long_wait_is_handed_up():
     limiter = wide_limiter()
-    limiter.pacer.pools.scheduler("openai/gpt-5").pool.progress.refuse(
-        1, 1, paceline.Refusal(paceline.RefusalKind.RATE, retry_after_s=3_000)
-    )
+    refusal = paceline.Refusal(paceline.RefusalKind.RATE, retry_after_s=3_000)
+    limiter.pacer.pools.scheduler("openai/gpt-5").pool.progress.refuse(1, 1, refusal)
     script = Script(rate_limited("3000"))  # and another one was refused before
     async with client(script, limiter) as http:
         response = await http.post(PATH, json=CHAT)

@@ -40,9 +40,8 @@ def test_anthropic_s_path_of_openai_shares_the_pool_of_messages(world, limiter):
         limiter.attach(client, provider="anthropic")
         first = native.messages.create(model=model, messages=PROMPT, max_tokens=50).usage
         second = client.chat.completions.create(model=model, messages=PROMPT, max_tokens=50).usage
-        stream = client.chat.completions.create(
-            model=model, messages=PROMPT, max_tokens=50, stream=True, stream_options={"include_usage": True}
-        )
+        options = {"stream": True, "stream_options": {"include_usage": True}}
+        stream = client.chat.completions.create(model=model, messages=PROMPT, max_tokens=50, **options)
         third = [chunk.usage for chunk in stream if chunk.usage][-1]
     assert counts(limiter, pool) == {"granted": 3, "settled": 3}
     assert spent(limiter, pool) == {

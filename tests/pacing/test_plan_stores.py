@@ -157,9 +157,8 @@ async def test_each_goes_on_by_itself_while_the_store_is_lost(world):
 def test_an_account_has_one_name_in_all_processes_of_a_store_and_its_credential_is_in_none_of_their_messages(world):
     def of(limiter):
         of_login = {"is_login": True, "session": "", "person": str}
-        return limiter.pacer.accounts.of(
-            provider_named("anthropic"), "sk-ant-oat01-secret", **of_login
-        ).account.provider.name
+        payer = limiter.pacer.accounts.of(provider_named("anthropic"), "sk-ant-oat01-secret", **of_login)
+        return payer.account.provider.name
 
     assert of(world.start()) == of(world.start())
     assert of(world.start()) != of(paceline.Limiter({}, clock=world.clock))
@@ -169,10 +168,9 @@ def test_an_account_has_one_name_in_all_processes_of_a_store_and_its_credential_
 async def test_a_note_of_another_version_is_ignored(world):
     one, two = world.start(), world.start()
     await world.waits(one)
-    capacity = one.pacer.pools.scheduler(ONE).account.pool.capacity
-    one.pacer.pools.scheduler(ONE).account.section.change(
-        lambda now_ns: [capacity._note(now_ns, key, "[1]") for key in ("shut", "window 5h", "else")]
-    )
+    account, keys = one.pacer.pools.scheduler(ONE).account, ("shut", "window 5h", "else")
+    note = account.pool.capacity._note
+    account.section.change(lambda now_ns: [note(now_ns, key, "[1]") for key in keys])
     await world.moved(0.1)
     assert (await (await world.waits(two))).open
     assert shut(two) == []

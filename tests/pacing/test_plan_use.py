@@ -137,7 +137,5 @@ def test_processes_of_one_gateway_are_added_up():
     assert (plan["used"], plan["own"], [one["own"] for one in plan["sessions"]]) == (0.6, 0.6, [0.35, 0.25])
     (plan,) = merged([row(0.1, 0.2, "x", 9.0), row(0.2, 0.1, "x"), row(None, 0.3, "y", 7.0)])["plans"]
     assert (plan["used"], plan["own"], plan["waiting"], plan["test_s"]) == (0.6, 0.3, 6, 7.0)
-    assert [(one["session"], one["own"], one["subagents"]) for one in plan["sessions"]] == [
-        ("x", 0.3, 2),
-        ("y", None, 1),
-    ]
+    sessions = [(one["session"], one["own"], one["subagents"]) for one in plan["sessions"]]
+    assert sessions == [("x", 0.3, 2), ("y", None, 1)]

@@ -149,11 +149,8 @@ class TestSlots:
 def test_a_lease_ends_before_its_window(quota, lease_s):
     """It grants nothing when it outlasts the window; so it must not be as long as one."""
     now_ns = began_ns = 1_800_000_000 * NS
-    pool, books = (
-        shared_pool("p", parse_quotas(quota), now_ns, who="a", lease_s=lease_s, headroom_s=0.02),
-        SharedLedger(),
-    )
-    granted, waiting, longest_s = 0, [], 0.0
+    pool = shared_pool("p", parse_quotas(quota), now_ns, who="a", lease_s=lease_s, headroom_s=0.02)
+    books, granted, waiting, longest_s = SharedLedger(), 0, [], 0.0
     period_s, step_ns = (60, NS // 20) if lease_s else (1, NS // 400)
 
     def take(waiter, outcome):

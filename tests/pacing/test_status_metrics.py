@@ -31,9 +31,8 @@ def test_requests_and_tokens_per_minute_and_day():
 
 
 def test_input_and_output_apart():
-    limiter = paceline.Limiter(
-        {"anthropic/m": ["30k input_tokens/min", "8k output_tokens/min"]}, clock=ManualClock(NOON)
-    )
+    limits = {"anthropic/m": ["30k input_tokens/min", "8k output_tokens/min"]}
+    limiter = paceline.Limiter(limits, clock=ManualClock(NOON))
     metrics = metrics_of(limiter, "anthropic/m")
     assert (metrics["itpm_limit"], metrics["otpm_remaining"]) == (30_000, 8_000)
     assert not [name for name in metrics if name.startswith(("rpm", "tpm", "rpd"))]
@@ -52,9 +51,8 @@ def test_of_two_quotas_of_a_day_the_lower_amount():
 
 
 def test_slots_of_a_provider_before_its_first_use():
-    limiter = paceline.Limiter(
-        {"openai/m": "5 requests/min"}, concurrency={"openai": 10}, min_interval_s=0.05, clock=ManualClock()
-    )
+    options = {"concurrency": {"openai": 10}, "min_interval_s": 0.05}
+    limiter = paceline.Limiter({"openai/m": "5 requests/min"}, clock=ManualClock(), **options)
     pools = limiter.status()["pools"]
     assert set(pools) == {"openai/m", "openai/in flight", "openai/spacing"}
     assert pools["openai/in flight"]["quotas"][0]["remaining"] == 10
