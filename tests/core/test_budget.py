@@ -69,8 +69,7 @@ class TestWaiting:
     def test_while_others_are_in_flight_something_may_come_back(self, pool):
         covered, alone = submit(pool, 0.9), submit(pool, 5.0)
         pool.settle(T0, alone.outcome, {"usd": 2.0})
-        waiting = submit(pool, 0.1)
-        assert isinstance(waiting.outcome, WaitUntil)
+        assert isinstance(submit(pool, 0.1).outcome, WaitUntil)
         pool.settle(T0, covered.outcome, {"usd": 0.1})
         [late] = pool.pump(T0)
         assert isinstance(late.outcome, Expired)

@@ -121,8 +121,7 @@ class TestTheBeginningOfAnAnswer:
         pool = pool_of("100 input_tokens/min")
         pool.ledger.entries[0].refused_above = 10**6
         attempt = Waiter({"input_tokens": 500.0})
-        reservation = pool.submit(T0, attempt)
-        pool.adjust(T0, reservation, {"input_tokens": 70.0}, attempt)
+        pool.adjust(T0, pool.submit(T0, attempt), {"input_tokens": 70.0}, attempt)
         assert pool.ledger.meters[0].level(T0) == 0
 
     def test_its_lane_has_its_turn_earlier(self, pool):

@@ -93,8 +93,7 @@ def free_s(ledger):
 def test_where_a_provider_counts_an_attempt_counts_from_its_answer(headroom_s, answered_s, free):
     """It may have come as late. The headroom is for what is on its way, and after a whole period nothing is."""
     ledger = counted(headroom_s)
-    permit = ledger.reserve(T0, {})
-    ledger.settle(T0 + round(answered_s * NS), permit, None)
+    ledger.settle(T0 + round(answered_s * NS), ledger.reserve(T0, {}), None)
     assert free_s(ledger) == free
 
 

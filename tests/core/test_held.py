@@ -78,8 +78,7 @@ def test_those_that_go_first_need_their_room(ledger):
 
 @pytest.mark.parametrize(("true", "left"), [(20, 80), (0, 100), (80, 20), (130, -30)])
 def test_the_true_cost_is_charged_at_the_end(ledger, true, left):
-    attempt = grant(ledger, T0, units=80)
-    ledger.settle(T0 + 30 * NS, attempt, {"units": true})
+    ledger.settle(T0 + 30 * NS, grant(ledger, T0, units=80), {"units": true})
     assert level(ledger, 30) == left
     assert [one.spent for one in ledger.entries] == [true]
 

@@ -210,8 +210,7 @@ def test_two_refusals_of_full_servers_that_the_bound_does_not_explain_refute_it(
     bound, sizes = server.bound, []
     for _ in range(2):
         server.answer()
-        note = bound.sent(server.now_ns)
-        assert not bound.refused_by_full(server.now_ns, note)
+        assert not bound.refused_by_full(server.now_ns, bound.sent(server.now_ns))
         sizes.append(bound.size)
     assert sizes == [5, inf]
     server.refused = server.sets = 0

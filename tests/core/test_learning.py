@@ -251,8 +251,7 @@ def test_the_restart_that_early_answers_have_named_is_known_when_the_quota_is_no
 def test_a_limit_found_beside_a_small_bucket_is_no_spent_quota():
     """A limit of 3 000 a minute, enforced as 50 a second: 49 remaining, full in no time; nobody has spent 2 951."""
     pool = pool_of("50 requests/min")
-    said = [Reading("requests", limit=3_000, remaining=49, reset_s=0.02)]
-    pool.observe(T0 + NS, said, send(pool, 0))
+    pool.observe(T0 + NS, [Reading("requests", limit=3_000, remaining=49, reset_s=0.02)], send(pool, 0))
     send(pool, 1)
 
 
@@ -264,8 +263,7 @@ def test_a_refusal_for_somebody_elses_use_is_no_smaller_bucket():
     pool.observe(now_ns, [Reading("requests", limit=30, remaining=0, reset_s=60.0)], one)
     pool.refuse(now_ns, one, Refusal(RefusalKind.RATE, retry_after_s=2.0, unit="requests"), 2.0)
     assert quota(pool, 1, "requests")["learned"].get("holds", 30) >= 29
-    again = pool.try_grant(now_ns, Waiter({"requests": 1}))
-    assert again.at_ns - now_ns < 5 * NS
+    assert pool.try_grant(now_ns, Waiter({"requests": 1})).at_ns - now_ns < 5 * NS
 
 
 @pytest.mark.parametrize("reset_resolution_s", [0.0, 1.0])
@@ -522,8 +520,7 @@ class TestGuesses:
     def test_given_slots_that_others_hold_are_lowered_and_come_back_one_by_one(self):
         pool = ungentle("8 concurrency", SourceKind.GIVEN)
         held = [pool.try_grant(T0, Waiter({})) for _ in range(4)]
-        refused = Refusal(RefusalKind.RATE, unit="concurrency")
-        pool.refuse(T0, held.pop(), refused, 0.0)
+        pool.refuse(T0, held.pop(), Refusal(RefusalKind.RATE, unit="concurrency"), 0.0)
         assert amount_of(pool) == 3
         amounts = []
         for _ in range(30):  # each is answered while the others are in flight
@@ -776,8 +773,7 @@ class TestPeriods:
     @pytest.mark.parametrize("stated_s", [None, 60.0])
     def test_a_quota_that_was_spread_is_a_bucket_again_when_its_answers_show_one(self, stated_s):
         pool = pool_of("600 requests/min", source=SourceKind.ASSUMED)
-        one = send(pool, 0)
-        pool.observe(T0, [Reading("requests", limit=600, remaining=599, reset_s=50.0)], one)
+        pool.observe(T0, [Reading("requests", limit=600, remaining=599, reset_s=50.0)], send(pool, 0))
         assert isinstance(pool.ledger.entries[0].meter, Spread)
         self.filling(pool, 60, from_s=1, count=13, stated_s=stated_s)
         assert not isinstance(pool.ledger.entries[0].meter, Spread)
@@ -808,8 +804,7 @@ class TestPeriods:
 
     def test_a_reset_without_an_amount_changes_no_level(self):
         pool = pool_of("600k tokens/min", usable=0.5)
-        one = send(pool, 0)
-        pool.observe(T0, tokens(limit=600_000, reset_s=30.0), one)
+        pool.observe(T0, tokens(limit=600_000, reset_s=30.0), send(pool, 0))
         assert (quota(pool, 0)["remaining"], quota(pool, 0)["learned"]) == (299_000, {})
 
 
@@ -1083,5 +1078,4 @@ def test_a_bucket_that_turns_out_to_be_smaller_lacks_no_more_than_it_holds():
     for one in others:
         pool.observe(T0, [Reading("requests", remaining=0, reset_s=10.0, period_s=60.0)], one)
         pool.refuse(T0, one, Refusal(RefusalKind.RATE, retry_after_s=10.0), 10.0)
-    waiting = pool.try_grant(T0, Waiter({"requests": 1, "tokens": 0}))
-    assert waiting.at_ns - T0 <= 12 * NS
+    assert pool.try_grant(T0, Waiter({"requests": 1, "tokens": 0})).at_ns - T0 <= 12 * NS

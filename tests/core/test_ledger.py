@@ -78,8 +78,7 @@ class TestReserve:
         for ns in range(10):
             grant(ledger, T0 + ns, units=1)
         grant(ledger, T0 + 1_000, units=100 + rounding_ns - 10)
-        decision = ledger.reserve(T0 + 1_000, {"units": 10})
-        assert isinstance(decision, Reservation) == granted
+        assert isinstance(ledger.reserve(T0 + 1_000, {"units": 10}), Reservation) == granted
 
     @pytest.mark.parametrize(
         ("grants", "over_ns", "granted"), [(1, 1, True), (1, 2, False), (3, 3, True), (3, 4, False)]
@@ -88,8 +87,7 @@ class TestReserve:
         ledger = Ledger([Quota("units", 60e9, burst=100)], T0, headroom_s=0.0)
         for _ in range(grants):
             grant(ledger, T0, units=10)
-        decision = ledger.reserve(T0, {"units": 100 - 10 * grants + over_ns})
-        assert isinstance(decision, Reservation) == granted
+        assert isinstance(ledger.reserve(T0, {"units": 100 - 10 * grants + over_ns}), Reservation) == granted
 
     @pytest.mark.parametrize("rule", ["exact", "window utc"])
     def test_a_wait_for_a_quota_that_does_not_refill_is_no_rounding(self, rule):
@@ -364,8 +362,7 @@ def test_a_spread_quota_that_restarts_has_used_of_its_window_what_the_answer_say
 )
 def test_what_was_used_of_the_users_own_quotas_stays_used(then, same, level):
     ledger, quotas = Ledger(parse_quotas("2 usd/day window utc, 3 concurrency"), T0, headroom_s=0.0), parse_quotas(then)
-    granted = grant(ledger, T0, usd=1.0)
-    ledger.settle(T0, granted, {"usd": 0.75})
+    ledger.settle(T0, grant(ledger, T0, usd=1.0), {"usd": 0.75})
     assert ledger.counts(quotas) is same
     if same:
         ledger.give(T0, quotas)

@@ -390,8 +390,7 @@ def test_of_two_waits_the_longer_one_is_kept_after_a_refused_probe():
 
 
 def test_an_attempt_that_goes_later_counts_from_then_on(driver):
-    attempt = driver.send()
-    driver.pool.capacity.sent(T0 + 5 * NS, attempt)
+    driver.pool.capacity.sent(T0 + 5 * NS, driver.send())
     [meter, in_flight] = driver.pool.ledger.meters
     assert [note.sent_ns for each in (meter, in_flight) for note in each.notes.values()] == [T0 + 5 * NS] * 2
     assert in_flight.bound.flight.in_flight == 1
@@ -509,8 +508,7 @@ def test_it_is_known_which_units_are_measured(driver):
 
 
 def test_the_waiters_ahead_of_an_opening_rate_take_the_time_in_which_it_doubles():
-    meter = RateMeter(0, "requests", T0)
-    assert meter.earliest(T0, 1.0, ahead=10.0) == T0 + ceil(log2(1 + log(2)) * NS)
+    assert RateMeter(0, "requests", T0).earliest(T0, 1.0, ahead=10.0) == T0 + ceil(log2(1 + log(2)) * NS)
 
 
 def test_the_waiters_ahead_fill_the_places_in_flight():

@@ -68,8 +68,7 @@ def test_nothing_goes_above_what_is_to_be_used(policy, used):
 
 
 def test_those_that_were_held_back_do_not_go_at_once():
-    plan = plan_of(0.9, 1.5)
-    capacity = PlanCapacity(plan, Ledger((), T0))
+    capacity = PlanCapacity(plan_of(0.9, 1.5), Ledger((), T0))
     waiters = [Waiter({}, AGENT) for _ in range(4)]
     decision = capacity.reserve(T0, waiters[0])
     assert isinstance(decision, WaitUntil)

@@ -80,8 +80,7 @@ class TestTheLine:
 def test_an_attempt_at_once_after_a_refusal_keeps_its_place():
     pool = pool_of("2 requests/min")
     first, second = Waiter({}), Waiter({})
-    refused = pool.try_grant(T0, first)
-    pool.refuse(T0, refused, RATE, 0.0)
+    pool.refuse(T0, pool.try_grant(T0, first), RATE, 0.0)
     assert isinstance(pool.try_grant(T0, second), Reservation)
     first.returned = True
     assert isinstance(pool.try_grant(T0, first), WaitUntil)

@@ -114,8 +114,7 @@ def test_an_opening_measures_no_more_than_was_admitted_in_it():
     rate = MeasuredRate(T0)
     note, later = go(rate), rate.sent(T0 + 60 * NS // 1_000, 1.0)  # 60 ms
     rate.rate = 1_000.0
-    last = rate.sent(T0 + 120 * NS // 1_000, 1.0)
-    assert refuse(rate, last)
+    assert refuse(rate, rate.sent(T0 + 120 * NS // 1_000, 1.0))
     assert rate.cycle.top == pytest.approx(3 / 0.120, rel=0.05)  # two were admitted, and one may be left
     assert (note.number, later.number) == (1, 2)
 

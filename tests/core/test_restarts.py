@@ -408,19 +408,16 @@ class TestInstantsOfFull:
         pool = Pool("p", LocalCapacity(ledger, learns=True))
         attempts = [pool.try_grant(T0, Waiter({"requests": 1})) for _ in readings]
         for attempt, (remaining, until_s) in zip(attempts, readings, strict=True):
-            reset_s = max(until_s, 0.0)
-            reading = Reading("requests", 60, remaining, reset_s=reset_s, until_s=until_s)
+            reading = Reading("requests", 60, remaining, reset_s=max(until_s, 0.0), until_s=until_s)
             pool.observe(at(second), [reading], attempt)
             pool.settle(at(second), attempt, {"requests": 1})
         return pool
 
     def test_it_counts_from_the_admission_if_it_was_written_then(self):
-        pool = self.answered(35, *((60 - n, n - 35) for n in range(1, 31)))
-        assert len(use_up(pool, at(35))) == 60
+        assert len(use_up(self.answered(35, *((60 - n, n - 35) for n in range(1, 31))), at(35))) == 60
 
     def test_it_counts_from_the_answer_if_clocks_may_differ(self):
-        pool = self.answered(35, (59, -1))
-        assert len(use_up(pool, at(35))) == 60
+        assert len(use_up(self.answered(35, (59, -1)), at(35))) == 60
 
 
 def test_a_number_that_moves_leaves_what_was_shown_to_be_a_bucket_as_it_is():

@@ -32,20 +32,17 @@ class TestGrants:
         assert wait_s(pool.ask("a", 1)) == 6.0
 
     def test_of_several_requests_the_first_that_does_not_fit_stops_the_others(self):
-        pool = Shared("100 tokens/min")
-        reply = pool.tell("a", wants=[[60.0], [60.0], [1.0]])
+        reply = Shared("100 tokens/min").tell("a", wants=[[60.0], [60.0], [1.0]])
         assert (len(reply.grants), wait_s(reply)) == (1, 12.0)
 
     def test_a_refund_of_one_is_there_for_the_others(self):
         pool = Shared("100 tokens/min")
-        marks = pool.take("a", 100)
-        pool.tell("a", Settled([100.0], marks, [40.0]))
+        pool.tell("a", Settled([100.0], pool.take("a", 100), [40.0]))
         assert pool.take("b", 60)
         assert (pool.standing().spent, pool.standing().charged) == (100, 160)
 
     def test_a_settle_without_a_cost_leaves_the_charge(self, pool):
-        marks = pool.take("a", 60)
-        assert pool.tell("a", Settled([60.0], marks, [None])).standings[0].spent == 60
+        assert pool.tell("a", Settled([60.0], pool.take("a", 60), [None])).standings[0].spent == 60
 
     @pytest.mark.parametrize("set_s", [0, 3_600])
     def test_what_was_not_charged_and_is_used_leaves_less_of_a_period(self, set_s):
@@ -220,8 +217,7 @@ class TestCoolDown:
 
     def test_a_probe_that_was_never_sent_lets_another_go(self, pool):
         pool.wait(10)
-        marks = pool.take("b", 1)
-        pool.tell("b", Settled([1.0], marks, [0.0], answered=False, probe=True))
+        pool.tell("b", Settled([1.0], pool.take("b", 1), [0.0], answered=False, probe=True))
         assert pool.ask("a", 1).probe
         assert pool.ask("b", 1).wait_ns == PROBE_NS
 

@@ -38,8 +38,7 @@ class TestConfiguration:
         pool.wait(6 * 3_600)
         pool.take("a", used)
         standing = pool.standing()
-        reply = pool.tell("b", quotas=parse_quotas(after), fresh=True)
-        now = reply.standings[0]
+        now = pool.tell("b", quotas=parse_quotas(after), fresh=True).standings[0]
         assert (now.lack_ns, now.used, now.spent) == (standing.lack_ns, standing.used, used)
         assert (now.learned.version, now.learned.quota, now.learned.epoch) == (1, parse_quotas(after)[0], 1)
         assert pool.tell("a", held=[used]).standings[0].used == standing.used
@@ -72,8 +71,7 @@ class TestConfiguration:
         marks = pool.take("a", 40)
         pool.take("a", 20)
         assert pool.standing().lack_ns == 20 * 36 * NS
-        now = pool.tell("b", quotas=parse_quotas("200 tokens/min"), fresh=True).standings[0]
-        assert now.lack_ns == 36 * NS
+        assert pool.tell("b", quotas=parse_quotas("200 tokens/min"), fresh=True).standings[0].lack_ns == 36 * NS
         assert pool.tell("a", Settled([40.0], marks, [0.0])).standings[0].lack_ns == 24 * NS
 
     def test_it_is_a_newcomers_word_only(self):
@@ -92,8 +90,7 @@ class TestConfiguration:
     def test_quotas_of_another_process_come_last(self):
         pool = Shared("60 requests/min, 600 tokens/min")
         pool.take("a", 1, 100)
-        reply = pool.tell("b", quotas=(Quota("tokens", 600),))
-        tokens, requests = reply.standings
+        tokens, requests = pool.tell("b", quotas=(Quota("tokens", 600),)).standings
         assert (tokens.lack_ns, tokens.learned) == (10 * NS, None)
         assert (requests.lack_ns, requests.learned.quota) == (NS, Quota("requests", 60))
 

@@ -70,8 +70,7 @@ def test_it_holds_for_stated_limits(source, learns, stated, limit, by):
 @pytest.mark.parametrize("rule", ["", " sliding", " window utc"])
 def test_the_rest_of_a_limit_is_kept_of_what_is_left(reset_s, rule):
     pool = pool_of(f"30k tokens/min{rule}")
-    one = send(pool)
-    pool.observe(T0 + NS // 10, [Reading("tokens", 30_000, 20_000, reset_s)], one)
+    pool.observe(T0 + NS // 10, [Reading("tokens", 30_000, 20_000, reset_s)], send(pool))
     if rule != " sliding":  # spread evenly: it does not read a level
         assert shown(pool, 0.1)["remaining"] <= 20_000 - 4_500 + 100
         assert shown(pool, 0.1)["remaining"] >= 20_000 - 4_500 - 100
@@ -88,8 +87,7 @@ def test_what_is_left_by_a_refusal():
 
 def test_a_new_quota_of_an_answer_is_a_share_too():
     pool = pool_of("500 requests/min")
-    one = send(pool, requests=1)
-    pool.observe(T0, [Reading("tokens", 30_000, 20_000), Reading("concurrency", 10, 9)], one)
+    pool.observe(T0, [Reading("tokens", 30_000, 20_000), Reading("concurrency", 10, 9)], send(pool, requests=1))
     assert (shown(pool)["limit"], shown(pool, unit="concurrency")["limit"]) == (25_500, 10)
 
 
@@ -106,8 +104,7 @@ def test_a_small_bucket_is_a_share_of_a_small_bucket():
 def test_a_guess_is_not_raised_by_what_its_limit_allows():
     pool = pool_of(source=SourceKind.PUBLISHED, headroom_s=0.0)
     for amount, limit in ((30_000, 25_500), (40_000, 34_000)):
-        waiter = Waiter({"tokens": amount})
-        pool.submit(T0, waiter)
+        pool.submit(T0, Waiter({"tokens": amount}))
         at_ns = T0
         while not pool.ledger.in_flight:
             at_ns = pool.wake_ns

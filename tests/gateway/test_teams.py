@@ -124,8 +124,7 @@ class TestSums:
         assert client.get(f"{running.url}{USAGE}?by=model", headers=bearer(ops)).status_code == 400
         status = client.get(running.url + "/status", headers=bearer(ops)).json()
         assert status["teams"]["search"]["requests"] == 3
-        text = client.get(running.url + "/metrics", headers=bearer(ops)).text
-        samples = samples_in(text)
+        samples = samples_in(client.get(running.url + "/metrics", headers=bearer(ops)).text)
         assert samples["paceline_team_requests_total", "search"] == 3
         assert samples["paceline_team_usd_total", "billing"] == pytest.approx(0.1)
 
@@ -152,8 +151,7 @@ class TestSums:
         assert (wrong.exit_code, "does not match the format '%Y-%m'" in wrong.output) == (2, True)
         denied = show(key="pk-wrong")
         assert (denied.exit_code, "401" in denied.stderr) == (1, True)
-        away = CliRunner().invoke(cli, ["usage", running.url + "/nothing"])
-        assert away.exit_code == 1
+        assert CliRunner().invoke(cli, ["usage", running.url + "/nothing"]).exit_code == 1
 
 
 class TestUsers:

@@ -261,8 +261,7 @@ def test_a_claim_gives_no_part_in_the_refusal_of_another(limiter):
 def test_a_login_has_no_tier(recwarn):
     limiter = paceline.Limiter(provider="anthropic", tier=1)
     login = sent(limiter, "anthropic", authorization="Bearer sk-ant-oat01-a")
-    resolved = limiter.limits.model(login, "claude-sonnet-4-5")
-    assert resolved.is_unstated
+    assert limiter.limits.model(login, "claude-sonnet-4-5").is_unstated
     assert not limiter.limits.model("anthropic", "claude-sonnet-4-5").is_unstated
     own = paceline.Limiter({"anthropic/*": "7 requests/min"})
     login = sent(own, "anthropic", authorization="Bearer sk-ant-oat01-a")

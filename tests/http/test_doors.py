@@ -286,5 +286,4 @@ def test_given_quotas_hold_at_an_unknown_host(limiter, named, pool):
 
 
 def test_a_provider_that_is_named_keeps_its_published_limits():
-    found = canned(paceline.Limiter(), f"{HOST}/v1/chat/completions", CHAT, provider="openai")
-    assert "://" in found[POOL]
+    assert "://" in canned(paceline.Limiter(), f"{HOST}/v1/chat/completions", CHAT, provider="openai")[POOL]

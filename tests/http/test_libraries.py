@@ -137,8 +137,7 @@ def test_urllib3_s_own_retries_are_attempts(paceline_emulator):
     with requests.Session() as session, paceline.instrument(limiter, provider="openai"):
         session.mount("http://", requests.adapters.HTTPAdapter(max_retries=policy))
         for _ in range(5):
-            response = session.post(chat_at(world), json=CHAT, headers=KEY, timeout=5)
-            assert response.status_code == 200
+            assert session.post(chat_at(world), json=CHAT, headers=KEY, timeout=5).status_code == 200
     faults = sum(world.tally()["faults"].values())
     assert faults > 0
     assert counts(limiter) == {"granted": 5 + faults, "settled": 5 + faults}
@@ -163,8 +162,7 @@ def test_an_attempt_that_urllib3_repeats_holds_no_more_than_it_may_have_cost(bre
         limiter.attach(session, provider="openai")
         body = {"model": "gpt-5", "messages": CHAT["messages"]}
         with nullcontext() if refused < 3 else pytest.raises(requests.exceptions.RetryError):
-            response = session.post(chat_at(server), json=body, headers=KEY, timeout=5)
-            assert response.status_code == 200
+            assert session.post(chat_at(server), json=body, headers=KEY, timeout=5).status_code == 200
     assert spent(limiter, "budget")["usd"] == pytest.approx(usd, abs=0.001)
 
 

@@ -246,8 +246,7 @@ def test_a_call_of_which_nothing_is_known(pool, cost):
     ],
 )
 def test_how_many_are_needed_in_flight(quotas, most):
-    limiter = paceline.Limiter({"openai/m": quotas})
-    assert limiter.max_safe_concurrent("openai/m") == most
+    assert paceline.Limiter({"openai/m": quotas}).max_safe_concurrent("openai/m") == most
 
 
 def test_how_many_are_needed_in_flight_follows_the_answers(limiter):

@@ -148,8 +148,7 @@ def test_names_of_other_apis_are_told_in_units_of_this_one(limiter, name, unit):
             ask("sum", **{name: 5})
     with pytest.raises(QuotaError, match=f"it is '{unit}' here"):
         limiter.try_acquire("sum", tokens=5).settle(**{name: 5})
-    own = Limiter({"own": f"5 {name}/min"}, clock=ManualClock())
-    assert own.try_acquire("own", **{name: 1})
+    assert Limiter({"own": f"5 {name}/min"}, clock=ManualClock()).try_acquire("own", **{name: 1})
 
 
 def test_settle_has_no_cached_tokens_because_the_answer_tells_them(limiter):

@@ -244,8 +244,7 @@ class TestLeftOut:
         ],
     )
     def test_costs_one(self, quotas, pool, named, more):
-        limiter = paceline.Limiter({pool: quotas}, clock=ManualClock())
-        cost = limiter.acquire(pool, **named).wait().cost
+        cost = paceline.Limiter({pool: quotas}, clock=ManualClock()).acquire(pool, **named).wait().cost
         unsized = any("tokens" in unit for unit in more) and "tokens" not in named
         sides = {"input_tokens": 600, "output_tokens": 200} if unsized else {}
         assert cost == {"requests": 1} | named | sides | more

@@ -66,8 +66,7 @@ async def test_three_regions_are_used_in_full_and_one_goes_away_and_comes_back(c
     tasks = [asyncio.create_task(regions.work()) for _ in range(50)]
     await asyncio.sleep(60)
     limiter, pool = regions.group.members["us"]
-    scheduler = limiter.pacer.pools.scheduler(pool)
-    scheduler.pause(clock.now_ns() + 40 * 10**9)
+    limiter.pacer.pools.scheduler(pool).pause(clock.now_ns() + 40 * 10**9)
     await asyncio.sleep(120)
     await gone(tasks)
     assert regions.refused == {}
@@ -91,8 +90,7 @@ def test_in_order_the_second_is_used_when_the_first_is_full(clock):
 
 
 def test_a_conversation_stays_where_it_is(clock):
-    names = ["a", "b", "c"]
-    group, _ = group_of(clock, dict.fromkeys(names, "6000 requests/min"))
+    group, _ = group_of(clock, dict.fromkeys(["a", "b", "c"], "6000 requests/min"))
     keys = [f"conversation {n}" for n in range(60)]
     first = {key: group.acquire(sticky=key).wait()[0] for key in keys}
     assert {key: group.acquire(sticky=key).wait()[0] for key in keys} == first

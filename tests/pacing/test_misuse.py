@@ -25,8 +25,7 @@ def limiter_of(*quotas, **options):
 
 
 def test_one_acquisition_is_good_for_one_permit():
-    limiter = limiter_of("10 requests/s")
-    acquisition = limiter.acquire("jobs")
+    acquisition = limiter_of("10 requests/s").acquire("jobs")
     acquisition.wait()
     with pytest.raises(RuntimeError, match="an acquisition gives one permit"):
         acquisition.wait()

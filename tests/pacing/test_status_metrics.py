@@ -32,8 +32,7 @@ def test_requests_and_tokens_per_minute_and_day():
 
 def test_input_and_output_apart():
     limits = {"anthropic/m": ["30k input_tokens/min", "8k output_tokens/min"]}
-    limiter = paceline.Limiter(limits, clock=ManualClock(NOON))
-    metrics = metrics_of(limiter, "anthropic/m")
+    metrics = metrics_of(paceline.Limiter(limits, clock=ManualClock(NOON)), "anthropic/m")
     assert (metrics["itpm_limit"], metrics["otpm_remaining"]) == (30_000, 8_000)
     assert not [name for name in metrics if name.startswith(("rpm", "tpm", "rpd"))]
 

@@ -102,8 +102,7 @@ class TestResets:
         ],
     )
     def test_the_instant(self, quota, at):
-        limiter = limiter_of(quota)
-        assert pool_of(limiter)["quotas"][0]["resets_at"] == at
+        assert pool_of(limiter_of(quota))["quotas"][0]["resets_at"] == at
 
 
 class TestQueue:
