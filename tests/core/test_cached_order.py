@@ -26,8 +26,7 @@ def cold(tokens: float = 1.0, **options) -> Waiter:
 
 
 def submit(pool: Pool, *waiters: Waiter) -> None:
-    for waiter in waiters:
-        assert isinstance(pool.submit(T0, waiter), WaitUntil)
+    assert all(isinstance(pool.submit(T0, waiter), WaitUntil) for waiter in waiters)
 
 
 def full_pool(text: str = "60 input_tokens/min") -> Pool:

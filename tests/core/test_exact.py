@@ -70,8 +70,7 @@ def test_no_trailing_period_has_more(asks, log_max):
             now_ns = max(m.earliest(now_ns + wait_s * NS, cost), now_ns + wait_s * NS)
             m.charge(now_ns, cost)
             sent.append((now_ns, cost))
-        for at_ns, _ in sent:
-            assert sum(cost for ns, cost in sent if at_ns - 60 * NS < ns <= at_ns) <= 20
+        assert all(sum(cost for ns, cost in sent if at_ns - 60 * NS < ns <= at_ns) <= 20 for at_ns, _ in sent)
     finally:
         meters.EXACT_LOG_MAX = before
 
@@ -150,8 +149,7 @@ def test_no_trailing_period_has_more_arrivals_however_late(attempts, headroom_s)
         arrived.append(now_ns + round(way_s * NS))
         now_ns = arrived[-1] + round(answers_s * NS)
         ledger.settle(now_ns, permit, None)
-    for at_ns in arrived:
-        assert sum(at_ns - 60 * NS < ns <= at_ns for ns in arrived) <= 7
+    assert all(sum(at_ns - 60 * NS < ns <= at_ns for ns in arrived) <= 7 for at_ns in arrived)
 
 
 @pytest.mark.parametrize("joint", [False, True], ids=["own", "joint"])
@@ -209,6 +207,5 @@ def test_with_a_store_each_process_keeps_its_own(tmp_path, rule):
 @pytest.mark.parametrize("text", ["7 starts/min", "9 starts/min", "999 starts/min", "31 starts/7s", "1 starts/min"])
 def test_a_bucket_without_headroom_grants_its_burst_at_once(text):
     ledger = Ledger([quota := Quota.parse(text)], T0, headroom_s=0.0)
-    for _ in range(int(quota.amount)):
-        assert isinstance(ledger.reserve(T0, {quota.unit: 1}), Reservation)
+    assert all(isinstance(ledger.reserve(T0, {quota.unit: 1}), Reservation) for _ in range(int(quota.amount)))
     assert ledger.reserve(T0, {quota.unit: 1}).at_ns - T0 > ns_per_unit(quota) / 3

@@ -187,8 +187,7 @@ def test_attempts_in_flight_at_a_refusal_do_not_lower_the_bound_again():
     notes = [bound.sent(T0 + 10**6 * NS) for _ in range(60)]
     assert bound.refused(T0 + 10**6 * NS + SOON_NS, notes[-1])
     size = bound.size
-    for note in notes[-9:-1]:
-        assert bound.refused(T0 + 10**6 * NS + SOON_NS, note)
+    assert all(bound.refused(T0 + 10**6 * NS + SOON_NS, note) for note in notes[-9:-1])
     assert bound.size == size
 
 

@@ -794,8 +794,7 @@ def test_no_more_than_the_time_of_a_doubt_is_left_out_where_earlier_attempts_are
     rate.chance.asked, rate.chance.early = 0.0, EARLY_N - 1
     earlier = [go(rate) for _ in range(9)]
     refuse(rate, earlier.pop())
-    for note in earlier:
-        assert not rate.refused(rate.last_ns, note)
+    assert not any(rate.refused(rate.last_ns, note) for note in earlier)
     asked(rate, EVIDENCE_N)
     assert rate.phase is RatePhase.RISING
     assert max(rate.empty.at_ns, rate.test.at_ns, rate.block.end.at_ns) <= rate.last_ns

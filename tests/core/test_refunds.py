@@ -152,8 +152,7 @@ class SharedLedger(RuleBasedStateMachine):
     @invariant()
     def what_is_charged_and_open_adds_up(self):
         assert self.ledger.in_flight == len(self.open)
-        for spent, log in zip([one.spent for one in self.ledger.entries], self.logs, strict=True):
-            assert spent == log.total
+        assert [one.spent for one in self.ledger.entries] == [log.total for log in self.logs]
 
 
 class OddLedger(SharedLedger):

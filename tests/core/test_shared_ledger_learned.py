@@ -83,8 +83,7 @@ class TestConfiguration:
     def test_the_same_again_changes_nothing(self):
         pool = Shared("100 tokens/min")
         pool.tell("a", Change(0, "set_ceiling", 0.5), fresh=True)
-        for who in "bc":
-            assert pool.tell(who, versions=[-1], fresh=True).standings[0].learned.ceiling == 0.5
+        assert {pool.tell(who, versions=[-1], fresh=True).standings[0].learned.ceiling for who in "bc"} == {0.5}
         assert pool.tell("d", versions=[1]).standings[0].learned is None
 
     def test_quotas_of_another_process_come_last(self):
@@ -229,8 +228,7 @@ class TestDeadlines:
         member.wait(10)
         ends_ns = [member.now_ns + wait_s * NS for wait_s in (5, 3_600)]
         late, patient = (Waiter({"tokens": 1}, LaneSpec("default"), end_ns) for end_ns in ends_ns)
-        for waiter in (late, patient):
-            assert isinstance(member.pool.submit(member.now_ns, waiter), WaitUntil)
+        assert all(isinstance(member.pool.submit(member.now_ns, waiter), WaitUntil) for waiter in (late, patient))
         member.exchange()
         assert isinstance(late.outcome, Expired)
         assert 50 <= (late.outcome.at_ns - member.now_ns) / NS <= 52
