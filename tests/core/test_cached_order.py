@@ -54,8 +54,7 @@ def pool():
 def test_the_one_that_loses_its_prompt_first_goes_first(pool):
     first, late, soon, last = cold(), cached(lost_s=300), cached(lost_s=200), cold()
     submit(pool, first, late, soon, last)
-    assert order(pool) == [soon, late, first, last]
-    assert pool.record.counts["overtook"] == 2
+    assert (order(pool), pool.record.counts["overtook"]) == ([soon, late, first, last], 2)
 
 
 def test_a_returned_attempt_goes_before_all_that_it_had_not_overtaken(pool):

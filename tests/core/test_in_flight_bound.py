@@ -147,8 +147,7 @@ def test_the_bound_grows_by_one_while_it_is_full_and_falls_with_a_refusal(server
     before, server.sizes = server.refused, []
     for _ in range(600):
         server.go_on()
-    assert set(server.sizes) == {5, 6}
-    assert server.bound.full_needed == FULL_MAX_N
+    assert (set(server.sizes), server.bound.full_needed) == ({5, 6}, FULL_MAX_N)
     assert 6 <= server.refused - before <= 10  # after 4, 8, 16, 32, 64, 120, 120, ... attempts that filled it
     assert FULL_N == 4
 
@@ -178,8 +177,7 @@ def test_an_idle_caller_does_not_test_the_bound(server):
     for _ in range(200):
         server.send()
         server.answer()
-    assert server.bound.size == 5
-    assert server.refused == before
+    assert (server.bound.size, server.refused) == (5, before)
 
 
 def test_attempts_in_flight_at_a_refusal_do_not_lower_the_bound_again():

@@ -313,8 +313,7 @@ def test_what_a_request_was_refused_for_its_own_sake_is_taken_back(driver):
     assert (meter.rate.tally.blamed, meter.rate.phase) == (1, RatePhase.RISING)
     driver.refuse(driver.send(), Refusal(RefusalKind.RATE, unit="tokens", scope=RefusalScope.REQUEST, retracts=1))
     driver.refuse(driver.send(), Refusal(RefusalKind.RATE, scope=RefusalScope.REQUEST, retracts=1))
-    assert meter.rate.phase is RatePhase.OPENING
-    assert quotas_of(driver) == []
+    assert (meter.rate.phase, quotas_of(driver)) == (RatePhase.OPENING, [])
     assert (meter.rate.tally.admitted, in_flight.bound.flight.in_flight) == (10, 0)
 
 

@@ -93,9 +93,8 @@ class TestEarliest:
 
     def test_slack_is_refill_that_stays_unused(self, m):
         m.charge(T0, 60)
-        assert m.earliest(T0, 10) == after_s(10)
-        assert m.earliest(T0, 10, slack_ns=NS) == after_s(11)
-        assert m.earliest(T0, 10, 5) == after_s(15)
+        earliest = m.earliest(T0, 10), m.earliest(T0, 10, slack_ns=NS), m.earliest(T0, 10, 5)
+        assert earliest == (after_s(10), after_s(11), after_s(15))
 
     def test_of_a_capped_bucket(self, m):
         m.cap_burst(0.5)

@@ -40,8 +40,7 @@ def test_one_follows_the_beginning_of_an_answer_and_one_its_end(pause, ends, exp
             for ended in ends:
                 pause.answered(now_ns, attempt, ended=ended)
                 waves[-1] += go(pause, now_ns, 99)
-    assert [len(wave) for wave in waves] == expected
-    assert pause.phase is PausePhase.OPENING
+    assert ([len(wave) for wave in waves], pause.phase) == (expected, PausePhase.OPENING)
 
 
 def test_it_is_over_when_none_waits(pause):

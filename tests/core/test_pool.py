@@ -52,9 +52,7 @@ class TestTheLine:
         assert isinstance(outcome, WaitUntil)
         assert isinstance(pool.try_grant(T0, Waiter({"tokens": 1})), WaitUntil)
         now_ns, done = pump_at_wake(pool)
-        assert done == [large]
-        assert pump_at_wake(pool)[1] == [small]
-        assert now_ns == T0 + 42 * NS
+        assert (done, pump_at_wake(pool)[1], now_ns) == ([large], [small], T0 + 42 * NS)
 
     def test_a_higher_lane_that_fits_wakes_the_pool_earlier(self):
         pool = pool_of("100 tokens/min")
@@ -242,9 +240,7 @@ class TestStore:
         attempt, waiting = Waiter({}), Waiter({})
         store.pool.submit(T0, waiting)
         store.pool.try_grant(T0, attempt)
-        assert store.lose() == [waiting]
-        assert waiting.outcome == StoreLost("gone")
-        assert store.pool.wake_ns is None
+        assert (store.lose(), waiting.outcome, store.pool.wake_ns) == ([waiting], StoreLost("gone"), None)
 
     def test_without_it_the_share_of_this_process_grants(self):
         store = Store("60 requests/min")
@@ -466,9 +462,7 @@ class TestStop:
         waiting = [ask(pool)[0] for _ in range(3)]
         pool.refuse(T0, outcome, MONEY, 0.0)
         stopped = Stopped("no money left (no_credit)", T0 + 600 * NS)
-        assert pool.pump(T0) == waiting
-        assert [t.outcome for t in waiting] == [stopped] * 3
-        assert pool.wake_ns is None
+        assert (pool.pump(T0), [t.outcome for t in waiting], pool.wake_ns) == (waiting, [stopped] * 3, None)
         assert ask(pool, T0 + 100 * NS)[1] == stopped
         assert pool.try_grant(T0 + 100 * NS, Waiter({})) == stopped
         assert report(pool, T0)["stopped"] == "no money left (no_credit)"
@@ -602,8 +596,7 @@ class TestCoolDown:
 
     def test_all_wait_then_one_probe_goes_then_the_others(self):
         pool, waiters = self.paused()
-        assert report(pool, T0)["cool_down_s"] == 5
-        assert report(pool, T0)["binds"] == COOL_DOWN
+        assert (report(pool, T0)["cool_down_s"], report(pool, T0)["binds"]) == (5, COOL_DOWN)
         assert pump_at_wake(pool) == (T0 + 5 * NS, waiters[:1])
         later_ns = T0 + 5 * NS + NS // 10
         assert pool.pump(later_ns) == []

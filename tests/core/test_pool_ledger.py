@@ -52,8 +52,7 @@ class TestBooks:
                 waiting.remove(waiter)
                 open_ones.append((waiter, waiter.outcome))
             open_ones = [(waiter, reservation) for waiter, reservation in open_ones if reservation.open]
-            assert pool.ledger.in_flight == len(open_ones)
-            assert pool.queue.length == len(waiting)
+            assert (pool.ledger.in_flight, pool.queue.length) == (len(open_ones), len(waiting))
             assert pool.record.counts["granted"] == asked - turned_away - len(waiting)
             assert (pool.wake_ns is None) == (not waiting)
             assert pool.wake_ns is None or pool.wake_ns > now_ns

@@ -131,8 +131,7 @@ def test_who_goes_before_whom():
     line, spec, high = Queue(), LaneSpec(), LaneSpec("high", priority=1)
     first, second, urgent = join(line, spec), join(line, spec), join(line, high)
     join(line, LaneSpec("beside"))
-    assert line.before(second) == [first, urgent]
-    assert line.before(urgent) == []
+    assert (line.before(second), line.before(urgent)) == ([first, urgent], [])
     assert line.ahead_of_newcomer(spec) == 3
     assert line.ahead_of_newcomer(high) == 1
     assert line.ahead_of_newcomer(LaneSpec("new")) == 1
@@ -212,6 +211,5 @@ class TestLanes:
     def test_names_from_callers_fill_no_memory(self):
         lanes = Lanes([LaneSpec("known", weight=2)])
         sizes = [(lanes[f"lane-{i}", None, None], len(lanes))[1] for i in range(2 * LANES_MAX + 1)]
-        assert max(sizes) == LANES_MAX
-        assert sizes[LANES_MAX] == 1
+        assert (max(sizes), sizes[LANES_MAX]) == (LANES_MAX, 1)
         assert lanes["known", None, None].weight == 2

@@ -211,8 +211,7 @@ def test_the_rate_returns_to_the_measured_one_in_one_cycle_and_doubles_in_the_ne
         note = go(rate)
     assert rate.phase is RatePhase.TESTING
     assert (note.sent_ns - rate.empty.at_ns) / NS == pytest.approx(2 * CYCLE_S, rel=0.1)
-    assert rate.cycle.top == 20.0
-    assert note.rate == pytest.approx(20.0, rel=0.05)
+    assert (rate.cycle.top, note.rate) == (20.0, pytest.approx(20.0, rel=0.05))
 
 
 def test_a_cycle_is_flat_about_the_measured_rate():
@@ -224,8 +223,7 @@ def test_a_cycle_is_flat_about_the_measured_rate():
         cycle.advance(CYCLE_S / 10, 1.0)
         rates.append(cycle.rate)
     assert rates == sorted(rates)
-    assert rates[4] == pytest.approx(10 * (1 - 0.1 / 8))
-    assert rates[14] == pytest.approx(10 * (1 + 1 / 8))
+    assert (rates[4], rates[14]) == (pytest.approx(10 * (1 - 0.1 / 8)), pytest.approx(10 * (1 + 1 / 8)))
 
 
 def test_the_test_takes_no_longer_than_its_evidence_and_twenty_attempts():

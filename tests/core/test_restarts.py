@@ -146,8 +146,7 @@ class TestMeter:
 
     def test_after_a_restart_a_small_burst_goes_and_the_rest_with_an_answer(self, m):
         mark = m.charge(at(10), 1)
-        assert m.earliest(at(10), 2) == at(10)
-        assert m.earliest(at(10), 3) == at(10) + OPENING_NS
+        assert [m.earliest(at(10), n) for n in (2, 3)] == [at(10), at(10) + OPENING_NS]
         assert m.earliest(at(12), 3) == at(12)
         m.correct(at(10), mark, 1, 3)
         assert m.counted == 3
@@ -185,8 +184,7 @@ class TestMeter:
 
     def test_a_restart_may_come_earlier_or_later_than_was_known(self, m):
         m.stated(at(7), Named.NEXT, at(68), 2, 100)
-        assert (m.counted, m.since_ns) == (2, at(7))
-        assert m.earliest(at(68), 1) == at(68)
+        assert (m.counted, m.since_ns, m.earliest(at(68), 1)) == (2, at(7), at(68))
         m.stated(at(68), Named.LATE, at(70), 100, 100)
         assert m.earliest(at(68), 1) == at(70)
 
@@ -202,8 +200,7 @@ class TestMeter:
         assert m.since_ns == at(10)
 
     def test_after_a_long_time_the_present_window_is_entered(self, m):
-        assert (m.lack(at(200)), m.level(at(200))) == (0, 100)
-        assert m.full_ns(at(200)) == at(250)
+        assert (m.lack(at(200)), m.level(at(200)), m.full_ns(at(200))) == (0, 100, at(250))
 
     def test_below_the_published_rate_it_is_spread(self, m):
         m.become(T0, m.quota, 0.5)

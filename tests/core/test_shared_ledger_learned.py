@@ -187,9 +187,7 @@ class TestLostLedger:
     def test_what_is_recalled_is_used(self):
         pool = self.pool()
         pool.wait(3)
-        assert pool.ask("b", 44, 0, 0).binds == 0
-        assert pool.ask("b", 0, 61, 0).binds == 1
-        assert pool.ask("b", 0, 0, 21).binds == 2
+        assert [pool.ask("b", *wants).binds for wants in ((44, 0, 0), (0, 61, 0), (0, 0, 21))] == [0, 1, 2]
         assert pool.take("b", 43, 60, 1)
 
     def test_slots_are_free_again_when_those_that_hold_them_have_reported(self):

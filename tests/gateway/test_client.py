@@ -202,8 +202,7 @@ async def test_a_slow_reader_slows_the_server_down():
         while part := await answer.read():
             read += len(part)
         assert read == size
-        assert await server.ask() == (200, b"ok")
-        assert server.connections == 1
+        assert (await server.ask(), server.connections) == ((200, b"ok"), 1)
 
 
 @pytest.mark.parametrize("whole", [True, False])

@@ -189,8 +189,7 @@ def test_a_refusal_comes_as_the_provider_gave_it(serve, upstream, provider, clie
     running = serve(upstream)
     for _ in range(3):
         answer = ask(client, running, LOGIN + "up", MESSAGES, "claude-opus-4-5", x_paceline_timeout="0")
-        assert answer.status_code == 429
-        assert answer.json() == provider.judged(MESSAGES, "up")[2]
+        assert (answer.status_code, answer.json()) == (429, provider.judged(MESSAGES, "up")[2])
         assert answer.headers["anthropic-ratelimit-unified-status"] == "rejected"
         assert WAIT_S - 60 < int(answer.headers["retry-after"]) <= WAIT_S
         assert answer.headers["x-should-retry"] == "false"  # paceline has tried

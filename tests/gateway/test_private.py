@@ -102,8 +102,7 @@ def test_a_malformed_address_is_named_without_its_value():
 def test_servers_of_the_settings_come_before_those_of_the_environment():
     tables = {"local": {"provider": "vllm", "base_url": "http://127.0.0.1:8000"}}
     found = way({"OPENAI_API_KEY": "sk-real", "ANTHROPIC_API_KEY": "sk-ant"}, upstreams=tables)
-    assert found.paths["OPENAI_BASE_URL"] == "/local/v1"
-    assert found.paths["ANTHROPIC_BASE_URL"] == "/anthropic"
+    assert (found.paths["OPENAI_BASE_URL"], found.paths["ANTHROPIC_BASE_URL"]) == ("/local/v1", "/anthropic")
     assert servers(found) == {
         "local": ("http://127.0.0.1:8000", "none"),
         "anthropic": ("https://api.anthropic.com", "sk-ant"),
@@ -256,8 +255,7 @@ def test_codex_gets_its_address_by_options():
     assert provider == "model_provider=paced"
     read = tomllib.loads(table)["model_providers"]["paced"]
     assert read["base_url"] == "http://127.0.0.1:7/pk-1/chatgpt/backend-api/codex"
-    assert read["requires_openai_auth"] is True
-    assert read["stream_idle_timeout_ms"] == 86_400_000
+    assert (read["requires_openai_auth"], read["stream_idle_timeout_ms"]) == (True, 86_400_000)
     assert LOGINS["codex"].terms in found.told[0]
 
 

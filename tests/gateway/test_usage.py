@@ -63,9 +63,7 @@ class TestWhoUsedWhat:
         usd = 2 * (600 * 1.25 + 400 * 0.125 + 100 * 10) / 1e6  # of gpt-5, 2026-11
         expected = dict(zip(FIELDS, (2, 2_000, 800, 200, pytest.approx(usd), 0), strict=True))
         assert (own["alice"], list(days.values())) == (expected, [expected])
-        assert used(bob)["bob"]["requests"] == 1
-        assert used(ops) == used(alice) | used(bob)
-        assert used("pk-wrong") == 401
+        assert (used(bob)["bob"]["requests"], used(ops), used("pk-wrong")) == (1, used(alice) | used(bob), 401)
         assert used(bob, "?from=2999-01-01&to=2999-01-02")["bob"] == {**dict.fromkeys(FIELDS, 0), "days": {}}
         assert used(bob, "?to=yesterday") == 400
         assert client.get(running.url + "/status", headers=bearer(alice)).status_code == 403
@@ -207,8 +205,7 @@ class TestTally:
         monkeypatch.setattr(Allowances, "price", missing)
         tally = tally_in(OwnTallies())
         tally.count("a", "openai", "gpt-5", Usage(input_tokens=10))
-        assert report(tally, None, "")["priced"] is False
-        assert tally.since_start()["a"]["unpriced_requests"] == 1
+        assert (report(tally, None, "")["priced"], tally.since_start()["a"]["unpriced_requests"]) == (False, 1)
 
     def test_days_are_kept_apart(self, tally_in, monkeypatch):
         tally = tally_in(OwnTallies())

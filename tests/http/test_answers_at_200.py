@@ -149,8 +149,7 @@ def test_an_error_before_the_first_content_of_anthropics_is_a_refused_attempt(se
     client = anthropic_at(server, limiter)
     with client, client.messages.stream(**CHAT) as stream:
         assert "".join(stream.text_stream) == "Hello."
-    assert len(server.asked) == 3
-    assert counts(limiter, "anthropic/gpt-5")["settled"] == 1
+    assert (len(server.asked), counts(limiter, "anthropic/gpt-5")["settled"]) == (3, 1)
 
 
 def test_an_error_after_content_is_the_callers(serve):
@@ -181,8 +180,7 @@ def test_what_was_held_comes_whole_and_is_settled(serve, ask, size):
     server, limiter = serve(first(1, wrong, (200, SSE, parts))), limiter_of()
     with paceline.instrument(limiter, provider="openai"):
         assert ask(chat_at(server), STREAM) == (200, WHOLE)
-    assert counts(limiter)["settled"] == 1
-    assert len(server.asked) == 2
+    assert (counts(limiter)["settled"], len(server.asked)) == (1, 2)
 
 
 @each_reader

@@ -207,8 +207,7 @@ class TestUnpriced:
         assert [self.ask(limiter, given).status_code for _ in range(2)] == [200, 200]
         [warned], again = sent
         assert "no price is known of gpt-5 at llm.example, so it counts as free" in warned
-        assert again == [warned]
-        assert spent(limiter) == 0
+        assert (again, spent(limiter)) == ([warned], 0)
 
     def test_it_can_refuse_what_it_cannot_count(self, seen):
         sent, given = seen
@@ -232,8 +231,7 @@ class TestUnpriced:
         prices = {"llm.example/gpt-5": {"input": 1_000.0, "output": 1_000.0, "request": 0.5}}
         limiter = limiter_with(prices=prices, budget="10 usd/day", unpriced="refuse")
         assert self.ask(limiter, given).status_code == 200
-        assert sent == [[]]
-        assert spent(limiter) == pytest.approx(0.517)
+        assert (sent, spent(limiter)) == ([[]], pytest.approx(0.517))
 
     def test_without_a_budget_no_price_is_needed(self, seen):
         _, given = seen

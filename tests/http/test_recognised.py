@@ -193,8 +193,7 @@ def test_the_limits_of_the_only_provider_hold_for_them(log, server):
 def test_other_bodies_are_nobody_s_business(log, server, body):
     limiter = paceline.Limiter(LIMIT)
     send(limiter, server, 2, "/rpc", body)
-    assert pools(limiter) == {}
-    assert said(log) == []
+    assert (pools(limiter), said(log)) == ({}, [])
 
 
 def test_a_body_that_has_to_be_read_is_not_read():

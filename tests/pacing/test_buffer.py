@@ -33,8 +33,7 @@ async def test_it_fills_up_to_high_and_again_below_low_in_the_order_of_arrival()
     for end in ends[:2]:
         end.set()
     await let_run()
-    assert items(buffer) == 2
-    assert order == [0, 1, 2, 3]
+    assert (items(buffer), order) == (2, [0, 1, 2, 3])
     ends[2].set()
     await let_run()
     assert order == [0, 1, 2, 3, 4, 5, 6]
@@ -63,8 +62,7 @@ async def test_a_cancelled_item_leaves(when):
         await asyncio.sleep(0)  # the place is the second one's, which has not continued yet
     second.cancel()
     await let_run()
-    assert order[-1] == "third"
-    assert items(buffer) == 1
+    assert (order[-1], items(buffer)) == ("third", 1)
     third.cancel()
     await asyncio.gather(first, second, third, return_exceptions=True)
     assert buffer.status()["items"] == buffer.status()["waiting"] == 0

@@ -29,9 +29,7 @@ class TestManualClock:
         assert seen == [(1, 101), (1, 101), (2, 102)]
         assert (clock.now_ns(), clock.next_ns) == (102 * NS, 103 * NS)
         clock.advance(10)
-        assert seen[3:] == [(3, 103)]
-        assert clock.now_ns() == 112 * NS
-        assert clock.next_ns is None
+        assert (seen[3:], clock.now_ns(), clock.next_ns) == ([(3, 103)], 112 * NS, None)
 
     def test_cancelled_ones_do_not_run_and_move_nothing(self):
         clock, seen = ManualClock(0), []
@@ -41,8 +39,7 @@ class TestManualClock:
         second.cancel()
         second.cancel()
         clock.advance(3)
-        assert seen == []
-        assert clock.next_ns is None
+        assert (seen, clock.next_ns) == ([], None)
 
     def test_one_for_the_past_runs_at_the_next_move(self):
         clock, seen = ManualClock(10), []

@@ -33,8 +33,7 @@ class TestTheLastWord:
         limiter.close()
         assert (world.store.charged(1), world.store.times_closed) == ((100, 40), 1 + closed)
         limiter.close()
-        assert len(world.store.messages) == 2
-        assert store_threads() == []
+        assert (len(world.store.messages), store_threads()) == (2, [])
         limiter.acquire("jobs", tokens=100).wait().settle(tokens=40)
         limiter.close()
         assert world.store.charged(1) == (200, 80)

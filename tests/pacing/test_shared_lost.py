@@ -81,8 +81,7 @@ class TestASlowStore:
         await soon(lambda: world.store.messages)
         for _ in range(1_000):
             await asyncio.sleep(0)  # were this loop kept, nobody would ever let the store go
-        assert len(world.store.messages) == 1
-        assert granted(tasks) == 0
+        assert (len(world.store.messages), granted(tasks)) == (1, 0)
         world.store.let_go()
         for permit in await asyncio.gather(*tasks):
             permit.settle()
@@ -155,8 +154,7 @@ class TestAStoreThatNeverAnswered:
         assert world.status(limiter)["store"]["state"] == "lost"
         restored(world)
         assert store_of(world, limiter) == {"state": "joined", "peers": 1}
-        assert world.store.charged() == (99, 99)
-        assert len(warnings(caplog)) == 2
+        assert (world.store.charged(), len(warnings(caplog))) == ((99, 99), 2)
 
 
 class TestAStoreThatIsLost:
