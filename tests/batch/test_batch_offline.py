@@ -29,6 +29,7 @@ from paceline.batch.endpoints import (
     MistralEndpoints,
     OpenAIEndpoints,
     TogetherEndpoints,
+    time_of,
 )
 from paceline.batch.forms import Form
 from paceline.batch.index import Index
@@ -1001,6 +1002,16 @@ async def test_a_list_is_read_to_its_end_or_to_a_page_that_ends_with_an_old_batc
     web = Pages({"data": first} | more, {"data": [listed("b", "1-a")]}, *end)
     assert await api(web, run="run").find(chunk_of(), set(), Index()) == found
     assert found or len(web.calls) == 1
+
+
+@pytest.mark.skipif(not hasattr(time, "tzset"), reason="Windows has one time zone for all processes")
+def test_a_time_without_a_zone_is_of_utc(monkeypatch):
+    with monkeypatch.context() as here:
+        here.setenv("TZ", "America/New_York")
+        time.tzset()
+        times = {str(time_of(f"2026-10-02T07:06:40{zone}")) for zone in ("", "Z", "+00:00")}
+    time.tzset()
+    assert times == {"1790924800.0"}
 
 
 class Refusing:

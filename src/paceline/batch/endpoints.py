@@ -11,7 +11,7 @@ import asyncio
 import json
 import time
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any, ClassVar, Final, cast
 from urllib.parse import quote, urlsplit
@@ -283,7 +283,7 @@ class TogetherEndpoints(OpenAIEndpoints):
 
 def _job_of_together(value: dict[str, Any]) -> tuple[str, str, float]:
     """The ids of a batch and of its file, and when it was created, in seconds since 1970."""
-    return id_in(value), id_in(value, "input_file_id"), _time_of(value.get("created_at"))
+    return id_in(value), id_in(value, "input_file_id"), time_of(value.get("created_at"))
 
 
 class AnthropicEndpoints(Endpoints):
@@ -357,7 +357,7 @@ class AnthropicEndpoints(Endpoints):
         total = sum(count for count in counts.values() if isinstance(count, int))
         return SeenBatch(
             batch, state, total, total - (counts.get("processing") or 0),
-            created_s=_time_of(value.get("created_at")), answered=counts.get("succeeded") or 0,
+            created_s=time_of(value.get("created_at")), answered=counts.get("succeeded") or 0,
             files=[f"{self.PATH}/{quote(batch)}/results"] if state == "ended" else [],
         )  # fmt: skip
 
@@ -374,12 +374,13 @@ class AnthropicEndpoints(Endpoints):
         return Result(custom_id, None, {"code": code or "errored", "message": words})
 
 
-def _time_of(text: Any) -> float:
-    """Seconds since 1970 of a time as text. No time counts as late, because such a batch may be any."""
+def time_of(text: Any) -> float:
+    """Seconds since 1970 of a time as text, of UTC if it names no zone. No time counts as late: such a batch may be any."""
     try:
-        return datetime.fromisoformat(str(text)).timestamp()
+        moment = datetime.fromisoformat(str(text))
     except ValueError:
         return float("inf")
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 class GeminiEndpoints(Endpoints):
