@@ -38,6 +38,7 @@ READY_S: Final = 120.0
 
 
 STARTING: Final = "the next process is starting already: for later changes, send the signal again"
+NOT_STARTED: Final = "the next process cannot be started: %s"
 NOT_REPLACED: Final = "the next process ended or hung before it could serve: this process continues"
 
 
@@ -292,7 +293,7 @@ class Succession:
         try:
             successor = Successor(self._listener)
         except OSError as error:
-            log.error("the next process cannot be started: %s", error.strerror)  # noqa: TRY400
+            log.error(NOT_STARTED, error.strerror)  # noqa: TRY400
         else:
             if successor.serves():
                 self._serving = successor

@@ -12,7 +12,7 @@ from queue import Empty
 from typing import Final
 
 from paceline.core.results import PacelineError
-from paceline.gateway.handover import NOT_REPLACED, STARTING, Successor, notify
+from paceline.gateway.handover import NOT_REPLACED, NOT_STARTED, STARTING, Successor, notify
 from paceline.gateway.settings_file import SettingsFile
 from paceline.gateway.signals import SUCCEED
 from paceline.gateway.stamps import LOOK_S
@@ -102,7 +102,7 @@ class Supervisor:
         try:
             self._next = self._follow(self._start(first=False))
         except OSError as error:
-            log.error("the next process cannot be started: %s", error.strerror)  # noqa: TRY400
+            log.error(NOT_STARTED, error.strerror)  # noqa: TRY400
 
     def _began(self, one: Successor) -> None:
         """A process serves: the one before ends."""
