@@ -15,6 +15,7 @@ from paceline.batch.cost import Bill, dollars
 from paceline.batch.ideal import IdealSpeed
 from paceline.batch.requests import INVALID_ROW
 from paceline.core.hints import counted
+from paceline.core.quota import USD
 from paceline.responses.finish import State
 
 _STEP = math.log(1.05)  # each class of the histogram is 5 % wider than the one before
@@ -157,6 +158,8 @@ class RunTally:
             about = "up to" if twice else "about"
             cost = f", for {about} {dollars(usd)} USD" if usd and not report.get("unpriced") else ""
             yield f"{same} sends the {counted(again, 'failed request')} once more{cost}"
+        if self.errors["paceline_budget"]:
+            yield from _used_up(report["pools"])
         if rows:
             yield f"rows that cannot be sent ({INVALID_ROW}): {rows:,}; correct them, and {same} sends them"
         if cut := stays.pop(State.CUT_OFF.value, 0):
@@ -212,6 +215,15 @@ class RunTally:
             "output": output,
             "interrupted": interrupted,
         }
+
+
+def _used_up(pools: Mapping[str, Any]) -> Iterator[str]:
+    """When the budgets that are used up restart."""
+    for name, pool in pools.items():
+        empty = [quota for quota in pool["quotas"] if quota["unit"] == USD and quota["remaining"] <= 0]
+        restarts = [quota["resets_at"] for quota in empty if quota["resets_at"] is not None]
+        if restarts:
+            yield f"{name}: nothing is left until {max(restarts)}; raise it to continue before"
 
 
 _SUMS: Final = "spent", "refused"
