@@ -56,6 +56,12 @@ def spent(limiter, pool="budget"):
     return chats.spent(limiter, pool)["usd"]
 
 
+def taken(limiter):
+    """What is spent or reserved."""
+    [quota] = pool_of(limiter, "budget")["quotas"]
+    return round(quota["limit"] - quota["remaining"], 6)
+
+
 class TestBudget:
     def test_a_spent_one_is_a_clear_error_and_nothing_is_sent(self, server):
         limiter = limiter_with(budget="0.25 usd/day")
@@ -100,6 +106,19 @@ class TestBudget:
             client = attached(limiter, lambda _: httpx2.Response(200, json=answer), "openai")
             assert [ask(client, tokens=23).status_code for _ in range(3)] == [200] * 3
         assert [record.message for record in caplog.records if "is spent" in record.message] == said
+
+    @pytest.mark.parametrize("store", [None, MemoryStore()])
+    def test_the_status_shows_nothing_as_spent_that_is_reserved(self, store):
+        in_flight = []
+
+        def answer(_):
+            in_flight.append((spent(limiter), taken(limiter) > spent(limiter)))
+            return httpx2.Response(200, json=ANSWER | {"usage": {"prompt_tokens": 1, "completion_tokens": 1}})
+
+        with closing(paceline.Limiter(BIG, prices=PRICES, budget="5 usd/day", store=store)) as limiter:
+            client = attached(limiter, answer, "openai")
+            assert [ask(client).status_code for _ in range(2)] == [200] * 2
+        assert in_flight == [(0, True), (0.011, True)]
 
     def test_what_is_spent_is_read_while_nothing_changes(self, server, monkeypatch):
         """Other threads end their requests meanwhile."""
@@ -257,7 +276,7 @@ def test_a_tier_is_reserved_as_asked_and_charged_as_served(monkeypatch):
     ]
 
     def answer(_request):
-        reserved.append(spent(limiter))
+        reserved.append(taken(limiter))
         tier, headers = served.pop(0)
         return httpx2.Response(200, json=ANSWER | tier, headers=headers)
 
@@ -460,10 +479,10 @@ class TestMost:
 
         class Stream(httpx2.SyncByteStream):
             def __iter__(self):
-                seen.append(spent(limiter))
+                seen.append(taken(limiter))
                 for event in (start, text):
                     yield f"data: {json.dumps(event)}\n\n".encode()
-                seen.append(spent(limiter))
+                seen.append(taken(limiter))
 
         def answer(_request):
             return httpx2.Response(200, headers={"content-type": "text/event-stream"}, stream=Stream())

@@ -68,7 +68,7 @@ def test_an_argument_that_nobody_can_mean(argument, said):
 
 def test_a_decimal_is_a_number():
     limiter = limiter_of("10 usd/min")
-    limiter.acquire("jobs", usd=decimal.Decimal("0.5")).wait()
+    limiter.acquire("jobs", usd=decimal.Decimal("0.5")).wait().settle()
     assert limiter.status()["pools"]["jobs"]["quotas"][0]["spent"] == 0.5
 
 

@@ -57,7 +57,7 @@ class QuotaStatus(TypedDict):
     burst: float
     rule: Annotated[str, {"enum": [rule.value for rule in Rule]}]
     learned: dict[str, Any]
-    spent: float
+    spent: Annotated[float, "Of dollars, without what the requests in flight reserve."]
     refused: Annotated[float, "The part of `spent` that is of refused attempts."]
     source: Annotated[str, "`given`, `published`, `assumed` or `learned`, with the table."]
     stated_ago_s: Annotated[float | None, "Seconds since the headers of an answer last stated it."]
@@ -179,7 +179,7 @@ def report(pool: Pool, now_ns: int, shown: int = QUEUE_SHOWN, prompt_cache: Prom
                 "unit": entry.unit,
                 "limit": m.quota.amount,
                 "usable": entry.share,
-                "remaining": _rounded(entry.unit, m.level(now_ns)),
+                "remaining": rounded(entry.unit, m.level(now_ns)),
                 "reset_s": _reset_s(m, now_ns),
                 "resets_at": _resets_at(m, now_ns),
                 "period_s": m.quota.period_s,
@@ -187,12 +187,12 @@ def report(pool: Pool, now_ns: int, shown: int = QUEUE_SHOWN, prompt_cache: Prom
                 "rule": m.quota.rule.value,
                 "learned": _learned(m, ledger.headroom_s)
                 | ({"stated_limit": entry.stated} if entry.stated is not None else {}),
-                "spent": _rounded(entry.unit, entry.spent),
-                "refused": _rounded(entry.unit, entry.refused),
+                "spent": rounded(entry.unit, entry.spent - (ledger.in_use(i) if entry.unit == USD else 0.0)),
+                "refused": rounded(entry.unit, entry.refused),
                 "source": str(entry.source),
                 "stated_ago_s": None if entry.read_ns is None else _ago_s(entry.read_ns, now_ns),
             }
-            for entry in ledger.entries
+            for i, entry in enumerate(ledger.entries)
             for m in [entry.meter]
             if m.is_known and entry.unit != ALONE
         ],
@@ -216,8 +216,8 @@ def report(pool: Pool, now_ns: int, shown: int = QUEUE_SHOWN, prompt_cache: Prom
         "waits": {lane: {"counts": row[:-1], "sum_s": row[-1] / NS} for lane, row in pool.record.waits.lanes.items()},
         "estimates": {
             unit: {
-                "estimated": _rounded(unit, estimated),
-                "actual": _rounded(unit, actual),
+                "estimated": rounded(unit, estimated),
+                "actual": rounded(unit, actual),
                 "ratio": round(actual / estimated, 4) if estimated else None,
             }
             for unit, (estimated, actual) in sorted(pool.record.estimates.items())
@@ -272,8 +272,9 @@ def _cache(pool: Pool, prompt_cache: PromptCache, now_ns: int) -> dict[str, Any]
     return prompt_cache.status(now_ns) | {"overtook": overtook, "saved_tokens": pool.record.saved_tokens}
 
 
-def _rounded(unit: str, amount: float) -> float:
-    return round(amount, 6 if unit == USD else 3)
+def rounded(unit: str, amount: float) -> float:
+    """``amount`` with the digits that are of use in ``unit``."""
+    return round(amount, 6 if unit == USD else 3) + 0.0  # a little less than nothing is 0, and not -0
 
 
 def _ago_s(at_ns: int, now_ns: int) -> float:
