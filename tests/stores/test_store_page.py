@@ -22,6 +22,7 @@ from paceline.cli import standing
 from paceline.cli import status as command
 from paceline.cli.app import app
 from paceline.cli.standing import KEPT_S, LOOKS, PROCESSES_SHOWN, Reader, _processes
+from paceline.core.budget import THE_SLOT
 from paceline.core.quota import NS, Quota, Rule, parse_quotas
 from paceline.shared.messages import Refused
 from paceline.shared.meters import BOUNDLESS
@@ -92,11 +93,14 @@ def test_an_account_has_six_digits_and_a_limit_that_was_not_found_has_no_row(sto
                 f"anthropic@{digits}{end:0>26}/m", message_of("host:1:aa", 1, unbounded, [-1], headroom_s=0.0)
             )
         opened.exchange("chatgpt@012345/m", message_of("host:1:aa", 1, QUOTAS, [-1, -1], headroom_s=0.0))
+        budget = Quota.parse("0.0005 usd/day"), THE_SLOT
+        opened.exchange("budget", message_of("host:1:aa", 1, budget, [-1, -1], headroom_s=0.0))
         with closing(Reader(store, 5.0)) as reader:
             pools = reader.read()[0]["pools"]
     assert {name: len(pool["quotas"]) for name, pool in pools.items()} == {
         f"anthropic@7f3a91{'0' * 22}{end[:1]}/m": 0 for end in accounts
-    } | {"chatgpt@012345/m": 2}
+    } | {"chatgpt@012345/m": 2, "budget": 1}
+    assert pools["budget"]["quotas"][0]["remaining"] == 0.0005
     assert list(standing._shown({f"anthropic@7f3a91{'0' * 26}/m": 1})) == ["anthropic@7f3a91/m"]
 
 

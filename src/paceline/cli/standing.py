@@ -19,9 +19,11 @@ import click
 from paceline.batch.job import state_file
 from paceline.batch.notes import read_runs
 from paceline.cli.pages import ReadError
+from paceline.core.budget import ALONE
 from paceline.core.quota import NS, Rule, ns_per_unit
 from paceline.core.results import COOL_DOWN, NOT_QUOTAS, explaining
 from paceline.pacing.accounts import DIGEST_BYTES, SHOWN
+from paceline.pacing.status import rounded
 from paceline.shared.ledger import SharedLedger
 from paceline.shared.messages import Message, StoreReply
 from paceline.shared.meters import BOUNDLESS, FOUND
@@ -223,7 +225,8 @@ def _standing(reply: StoreReply, seen: Iterable[Seen]) -> dict[str, Any]:
         learned = standing.learned
         assert learned is not None  # a process without a version gets all of it
         quota = learned.quota
-        if quota.unit.startswith(FOUND) and quota.amount >= BOUNDLESS:  # it stands for a limit that was not found yet
+        # Of a budget, and of a limit that was not found yet: these bound nothing that the user knows.
+        if quota.unit == ALONE or (quota.unit.startswith(FOUND) and quota.amount >= BOUNDLESS):
             continue
         left, reset_s = quota.amount - standing.used, None
         if quota.rule is Rule.BUCKET and not learned.spread:
@@ -233,12 +236,12 @@ def _standing(reply: StoreReply, seen: Iterable[Seen]) -> dict[str, Any]:
             "quota": str(quota),
             "unit": quota.unit,
             "limit": quota.amount,
-            "remaining": round(left, 3),
+            "remaining": rounded(quota.unit, left),
             "reset_s": reset_s,
             "period_s": quota.period_s,
             "rule": quota.rule.value,
-            "spent": round(standing.spent, 3),
-            "refused": round(learned.refused, 3),
+            "spent": rounded(quota.unit, standing.spent),
+            "refused": rounded(quota.unit, learned.refused),
             "learned": learned.epoch > 0,
         }
         quotas.append(status)
