@@ -72,7 +72,8 @@ class TestTheTimer:
         clock.call_at(clock.now_ns(), lambda: fired.append("second"))
         until(lambda: sorted(fired) == ["first", "second"])
 
-    def test_a_pool_that_was_disturbed_in_its_timer_is_looked_at_again(self, clock, monkeypatch):
+    @pytest.mark.parametrize("granted", [False, True])
+    def test_a_pool_that_was_disturbed_in_its_timer_is_looked_at_again(self, clock, monkeypatch, granted):
         limiter = paceline.Limiter({"jobs": "10 requests/s burst 1"}, headroom_s=0.0, clock=clock)
         limiter.acquire("jobs").wait().settle()
         section = next(iter(limiter.pacer.pools.in_use)).section
@@ -82,6 +83,8 @@ class TestTheTimer:
             if threading.current_thread().name != "paceline-timer":
                 return work(now_ns)
             monkeypatch.setattr(section, "_work", work)
+            if granted:
+                work(now_ns)
             raise MemoryError
 
         monkeypatch.setattr(section, "_work", broken)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from enum import Enum
 from typing import TYPE_CHECKING, TypeVar, TypeVarTuple, cast
 
@@ -97,6 +97,7 @@ class Section:
         self._arming = set[int]()  # the threads, and greenlets of gevent, that set the timer
         self._deferred: deque[Callable[[int], object]] = deque()  # changes
         self._postponed: deque[Callable[[], None]] = deque()  # calls outside of the section
+        self._decided: deque[Waiter] = deque()  # those that left the queue with an outcome, and are still to be woken
         self._alarm = Alarm(clock, self._on_timer)
         self._loops: set[asyncio.AbstractEventLoop] = set()  # those with waiters, and some that had
         self.kin: Kin | None = None
@@ -131,9 +132,10 @@ class Section:
             if not waits and not self._deferred and not self._pool.capacity.exchange_due:
                 return outcome
             # A finalizer may have given back the very capacity that this waiter waits for.
-            done = self._work(now_ns) if self._deferred else []
+            if self._deferred:
+                self._work(now_ns)
             self._arm(now_ns)
-        self._leave(done)
+        self._leave()
         # Outside of the lock: handlers of logging are code of others, and may wait.
         self.lines.notices()
         if waits:
@@ -158,8 +160,8 @@ class Section:
                 self._busy = False
             if self._exchanges is None and not (self._pool.queue.length or self._deferred or self._postponed):
                 return  # no request waits, and no store is to be told
-            done = self._work(now_ns)
-        self._leave(done)
+            self._work(now_ns)
+        self._leave()
 
     def settle(self, reservation: Reservation, actual: Cost | None, waiter: Waiter | None) -> None:
         """Make the change that ends nearly every attempt: a call that takes any arguments needs twice as long.
@@ -179,8 +181,8 @@ class Section:
                 self._busy = False
             if not (pool.queue.length or self._deferred or self._postponed or pool.capacity.exchange_due):
                 return
-            done = self._work(now_ns)
-        self._leave(done)
+            self._work(now_ns)
+        self._leave()
 
     def transact(self, step: Callable[[int], object]) -> None:
         """Make a step of an exchange.
@@ -195,14 +197,15 @@ class Section:
                 self._exchanges.begun()
             now_ns = self._clock.now_ns()
             result = self._run(now_ns, step)
-            done = result if isinstance(result, list) else []  # a begin returns its message, or nothing
-            if done or self._deferred:
-                done += self._work(now_ns)
+            if isinstance(result, list):  # a begin returns its message, or nothing
+                self._decided += result
+            if self._decided or self._deferred:
+                self._work(now_ns)
             elif self._pool.capacity.exchange_due:
                 self._arm(now_ns)
             elif not self._postponed:
                 return
-        self._leave(done)
+        self._leave()
         self.lines.say_waits(now_ns)
 
     def read(self, read: Callable[[int, *Ts], T], *args: *Ts) -> T:
@@ -216,8 +219,9 @@ class Section:
             found = self._run(now_ns, read, *args)
             if inside or not (self._deferred or self._postponed):
                 return found
-            done = self._work(now_ns) if self._deferred else []
-        self._leave(done)
+            if self._deferred:
+                self._work(now_ns)
+        self._leave()
         return found
 
     def finished(self, state: str) -> None:
@@ -242,10 +246,9 @@ class Section:
         finally:
             self._busy = inside
 
-    def _work(self, now_ns: int) -> list[Waiter]:
+    def _work(self, now_ns: int) -> None:
         """Make the deferred changes and the grants that they allow, until none is left: the next call may come late."""
         assert not self._busy, "a change inside of the section is deferred"
-        done: list[Waiter] = []
         while True:
             self._busy = True
             try:
@@ -255,7 +258,7 @@ class Section:
                     if self.lateness.unsent:
                         self.lateness.no_refill_for_unsent(now_ns)
                     granted = self._pool.pump(now_ns)
-                    done += granted
+                    self._decided += granted
                     for waiter in granted:
                         if isinstance(waiter.outcome, Reservation):
                             self.lateness.granted(waiter.outcome)
@@ -265,7 +268,7 @@ class Section:
             # patch lets them in.
             self._arm(now_ns)
             if not self._deferred:
-                return done
+                return
 
     # The timer.
 
@@ -286,39 +289,35 @@ class Section:
                 self._arming.discard(thread)
 
     def _on_timer(self) -> None:
-        done: list[Waiter] = []
         try:
             with self._lock:
                 self._alarm.rang()  # first: `_work` sets the next one, which may be later
-                done = self._work(self._clock.now_ns())
+                self._work(self._clock.now_ns())
         except BaseException:  # raised into this thread: the waiters do not wait for a timer that is over
-            # WEAK: a waiter that was granted just before it is not woken.
             with self._lock:
                 self._alarm.set(self._clock.now_ns() + NS)
             raise
         finally:
-            self._leave(done)
+            self._leave()
         if self._pool.notices:
             self.lines.notices()
 
     # Outside of the lock.
 
-    def _leave(self, done: list[Waiter]) -> None:
-        """Wake the waiters of ``done``, inform the worker, and make the postponed calls.
+    def _leave(self) -> None:
+        """Wake the waiters with an outcome, inform the worker, and make the postponed calls.
 
         The calls come last: a listener of events may raise ``SystemExit``.
         """
+        # Also what another thread has decided, or a step that an exception has ended.
+        done = list(_taken(self._decided)) if self._decided else []
         if done and (closed := wake_all([waiter.owner for waiter in done])):
             # They got grants that no task can use. The next waiters get these.
             self.change(self._forget, closed, done)
         # A loop: if the worker is closed, :meth:`_tell` looks again, and another exchange may be due by then.
         while self._exchanges is not None and self._exchanges.due is Due.NOW:
             self._tell(self._exchanges)
-        while self._postponed:
-            try:
-                call = self._postponed.popleft()
-            except IndexError:  # another thread has taken it
-                break
+        for call in _taken(self._postponed):
             call()
 
     def _tell(self, exchanges: Exchanges) -> None:
@@ -367,6 +366,17 @@ class Section:
         self._alarm = Alarm(self._clock, self._on_timer)
         self._deferred.clear()
         self._postponed.clear()
+        self._decided.clear()
         self._loops = set()
         if self._exchanges is not None:
             self._exchanges.due = Due.LATER
+
+
+def _taken(queue: deque[T]) -> Iterator[T]:
+    """What is in ``queue`` until it is empty, each taken off when it is its turn; other threads may take some of it."""
+    while queue:
+        try:
+            first = queue.popleft()
+        except IndexError:  # another thread has taken it
+            return
+        yield first
