@@ -131,6 +131,17 @@ class TestPlaces:
         assert pool.take("b", 1)
         assert pool.ask("a", 60, place_s=5).wait_ns
 
+    def test_who_waits_for_a_second_loses_it_soon(self):
+        """Of a small burst nothing else fits beside it, and its process may have been killed."""
+        pool = Shared("60 requests/min burst 1")
+        pool.take("z", 1)
+        assert wait_s(pool.ask("a", 1, place_s=5)) == 1
+        pool.wait(1)
+        pool.now_ns += GRACE_NS
+        assert pool.ask("b", 1).wait_ns
+        pool.now_ns += 1_000
+        assert pool.take("b", 1)
+
     def test_who_has_nothing_to_wait_for_gives_it_up(self, pool):
         pool.ask("a", 30, place_s=60)
         pool.wait(1)

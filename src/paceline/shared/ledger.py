@@ -287,18 +287,19 @@ class SharedLedger:
             if self._pause.phase is PausePhase.CLOSED:
                 self._pause.granted(now_ns, message.who, self._probe_ns)
                 probe = True
-        peers, amounts, until_us = self._peers.live + 1, None, 0
+        waits_ns = min(latest - now_ns, WAIT_MAX_NS) if len(grants) < len(message.wants) else 0
+        pause_ns = max(self._pause.until_ns, back_ns) - now_ns
+        reply = StoreReply(grants, probe, waits_ns, binds, pause_ns, self._peers.live + 1, 0.0, [])
+        amounts, until_us = None, 0
         if len(grants) < len(message.wants) and message.place_ns:
             amounts = [0.0] * len(self._accounts)
             for i, amount in zip(index, message.wants[len(grants)], strict=False):
                 amounts[i] = amount
             # A place, not a common time to try again: eight processes would come back together, and one with a large
             # request would lose each time.
-            until_us = now_us + (max(message.place_ns, peers * POLL_NS) + GRACE_NS) // 1_000
+            until_us = now_us + (message.report_within_ns(reply) + GRACE_NS) // 1_000
         self._peers.places.keep(message.who, amounts, until_us, last=bool(grants))
-        waits_ns = min(latest - now_ns, WAIT_MAX_NS) if len(grants) < len(message.wants) else 0
-        pause_ns = max(self._pause.until_ns, back_ns) - now_ns
-        return StoreReply(grants, probe, waits_ns, binds, pause_ns, peers, 0.0, [])
+        return reply
 
     def _standings(self, now_ns: int, index: list[int], versions: list[int]) -> list[Standing]:
         """The states of the quotas at ``index``, which a process has in these versions, and of all others."""

@@ -207,7 +207,7 @@ local function take_held(said)                     -- the slots that this proces
   return held
 end
 
-local function grant(out, who, wants, held, place_ns, slack)
+local function grant(out, who, wants, held, place_ns, slack)    -- within which time the caller will report again; 0: in any
   local sums, gone, peers = {}, state.gone / BILLION, state.live + 1
   -- Those that vanished may spend their share of a window at its start, at its end, or all at once: it stays unused.
   for i, m in ipairs(meters) do sums[i] = m.kind == WINDOW and m.s.amount * gone or 0 end
@@ -237,17 +237,17 @@ local function grant(out, who, wants, held, place_ns, slack)
       probe = 1
     end
   end
-  local wait, amounts, till = 0, nil, nil
-  if granted < #wants then
-    wait = min(latest - now, WAIT_MAX)
-    if place_ns ~= 0 then
-      amounts, till = {}, us + floor((max(place_ns, peers * POLL) + GRACE) / 1000)
-      for i = 1, #meters do amounts[i] = 0 end
-      for n = 1, min(#index, #wants[granted + 1]) do amounts[index[n]] = wants[granted + 1][n] end
-    end
+  local wait = granted < #wants and min(latest - now, WAIT_MAX) or 0
+  local within = max(place_ns ~= 0 and min(wait, max(place_ns, peers * POLL)) or 0, #wants > 0 and slack or 0)
+  local amounts, till = nil, nil
+  if granted < #wants and place_ns ~= 0 then
+    amounts, till = {}, us + floor((within + GRACE) / 1000)
+    for i = 1, #meters do amounts[i] = 0 end
+    for n = 1, min(#index, #wants[granted + 1]) do amounts[index[n]] = wants[granted + 1][n] end
   end
   keep_place(amounts, till, granted > 0)
   out[1], out[2], out[3], out[4], out[5], out[6] = granted, probe, wait, binds, max(state.not_before, back) - now, peers
+  return within
 end
 
 local function tell(out, i, known)                 -- how an account stands
@@ -304,7 +304,7 @@ for n = 1, #notes, 3 do
   out[10], out[#out + 1], out[#out + 2], out[#out + 3] = out[10] + 1, notes[n], notes[n + 1], (us - notes[n + 2]) * 1000
 end
 local held = take_held(said)
-grant(out, who, wants, held, place_ns, slack)
+local within = grant(out, who, wants, held, place_ns, slack)
 mine[HELD] = {}
 for i = 1, #meters do
   local list = mine[HELD]
@@ -312,7 +312,6 @@ for i = 1, #meters do
 end
 local told = share_of_caller()
 out[7], mine[SHARE] = told, max(round(share * BILLION), told)
-local within = max(place_ns ~= 0 and min(out[3], max(place_ns, out[6] * POLL)) or 0, #wants > 0 and slack or 0)
 mine[DUE] = alone and us or within ~= 0 and us + floor((within + GRACE) / 1000) or 0
 mine[LEASED] = max(LEASE, floor(3 * (out[6] * POLL) / 1000))
 if closed then mine[SHARE], mine[DUE] = 0, 0 end          -- closed: it spends nothing while the store is lost
