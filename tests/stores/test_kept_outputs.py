@@ -60,9 +60,9 @@ def test_only_news_is_written_and_not_all_at_once(tmp_path):
     class Counted(SQLiteNotes):
         written = 0
 
-        def write(self, key, entry):
-            self.written += 1
-            super().write(key, entry)
+        def write(self, notes):
+            self.written += len(notes)
+            super().write(notes)
 
     place, calibrations = Counted(tmp_path / "q.db", "outputs"), Calibrations()
     kept = KeptOutputs(calibrations, place)
@@ -89,8 +89,7 @@ def test_only_news_is_written_and_not_all_at_once(tmp_path):
 )  # fmt: skip
 def test_a_note_of_another_form_is_none(tmp_path, entry):
     place, calibrations = SQLiteNotes(tmp_path / "q.db", "outputs"), Calibrations()
-    place.write("one", entry)
-    place.write("two", json.dumps({"of": MODEL, "outputs": [700] * 8}))
+    place.write({"one": entry, "two": json.dumps({"of": MODEL, "outputs": [700] * 8})})
     KeptOutputs(calibrations, place)()
     assert calibrations.of(*MODEL).expected_output(64_000) == 700
     assert calibrations.of("a", "b", "c").expected_output(None) in (512, 700)

@@ -108,8 +108,7 @@ def runs(store):
 
 def reported(store):
     """The numbers of the shards with a note."""
-    with closing(beside(store)) as place:
-        return {each["shard"] for run in read_runs(place)[0] for each in run["each"]}
+    return {each["shard"] for run in read_runs(beside(store))[0] for each in run["each"]}
 
 
 def beside(store):
@@ -136,9 +135,7 @@ def a_note(**changed):
 
 
 def put(store, *entries):
-    with closing(beside(store)) as place:
-        for number, entry in enumerate(entries):
-            place.write(f"a/{number}", entry)
+    beside(store).write({f"a/{number}": entry for number, entry in enumerate(entries)})
 
 
 @pytest.mark.long("starts several processes")
@@ -164,8 +161,7 @@ class TestShards:
 
     def test_a_note_has_no_key_and_nothing_of_a_request(self, source, store, emulator):
         send(source, store, emulator)
-        with closing(beside(store)) as place:
-            ((_, entry),) = place.read()
+        ((_, entry),) = beside(store).read()
         assert json.loads(entry).keys() == {*json.loads(a_note()), "errors"}  # an earlier version's had none
         for secret in (PROMPT, KEY, "gpt-5", "r1", str(source.parent)):
             assert secret not in entry.decode()
@@ -217,8 +213,7 @@ class TestTheSum:
         place = SQLiteNotes(tmp_path / "quotas.db")
         left = (1, "running", 12.0), (2, "running", 90.0), (3, "running", None), (7, "stopped", 3.0)
         for number, state, left_s in left:
-            place.write(f"a/{number}", a_note(shard=number, shards=8, state=state, left_s=left_s))
-        place.close()
+            place.write({f"a/{number}": a_note(shard=number, shards=8, state=state, left_s=left_s)})
         ((run,), unreadable) = read_runs(place)
         assert (run["done"], run["requests"], run["failed"], run["refused"]) == (16, 40, 4, 8)
         assert (run["per_min"], run["left_s"], run["reported"], unreadable) == (90, 90, 4, 0)
@@ -268,9 +263,8 @@ class TestTheSum:
     def test_errors_are_added_by_name(self, tmp_path):
         place = notes_beside(open_store(f"sqlite:{tmp_path / 'quotas.db'}"))
         for number, errors in enumerate(({"cut_off": 1}, {"cut_off": 2, "invalid": 1}, None), 1):
-            place.write(f"a/{number}", a_note(shard=number, errors=errors))
+            place.write({f"a/{number}": a_note(shard=number, errors=errors)})
         assert read_runs(place)[0][0]["errors"] == {"cut_off": 3, "invalid": 1}
-        place.close()
 
     def test_a_name_does_not_steer_the_terminal(self, tmp_path):
         store = f"sqlite:{tmp_path / 'quotas.db'}"
@@ -304,13 +298,11 @@ class Blocked:
     """A place that does not answer."""
 
     def __init__(self):
-        self.answers, self.closed = threading.Event(), threading.Event()
+        self.answers, self.told = threading.Event(), threading.Event()
 
-    def write(self, key, entry):
+    def write(self, _):
         self.answers.wait()
-
-    def close(self):
-        self.closed.set()
+        self.told.set()
 
 
 class TestALostPlace:
@@ -342,9 +334,9 @@ class TestALostPlace:
         monkeypatch.setattr(job, "notes_beside", lambda _: place)
         monkeypatch.setattr(notes, "END_S", 0.01)
         code, report = send(source, store, emulator)
-        assert (code, report["ok"], place.closed.is_set()) == (0, 30, False)
+        assert (code, report["ok"], place.told.is_set()) == (0, 30, False)
         place.answers.set()
-        assert place.closed.wait(60)
+        assert place.told.wait(60)
 
     def test_a_broken_block_is_a_failed_run(self, source, tmp_path):
         place, tally = SQLiteNotes(tmp_path / "quotas.db"), RunTally(10)
@@ -356,13 +348,13 @@ class TestALostPlace:
 
     @pytest.mark.skipif(sys.platform == "win32", reason="an open file cannot be deleted there")
     def test_a_file_that_was_deleted_is_made_again(self, tmp_path):
-        with closing(SQLiteNotes(tmp_path / "quotas.db")) as place:
-            place.write("a/1", a_note())
-            for path in tmp_path.glob("quotas.db.runs*"):
-                path.unlink()
-            assert place.read() == []
-            place.write("a/1", a_note())
-            assert len(place.read()) == 1
+        place = SQLiteNotes(tmp_path / "quotas.db")
+        place.write({"a/1": a_note()})
+        for path in tmp_path.glob("quotas.db.runs*"):
+            path.unlink()
+        assert place.read() == []
+        place.write({"a/1": a_note()})
+        assert len(place.read()) == 1
 
     def test_a_file_of_something_else_leaves_the_pools(self, tmp_path):
         store = f"sqlite:{tmp_path / 'quotas.db'}"

@@ -149,7 +149,7 @@ class Reporter:
         while True:
             ended = self._ending.is_set()  # read first: the note below then has the last state
             try:
-                self._place.write(f"{self._run}/{self._shard.number}", json.dumps(self._note(ended=ended)))
+                self._place.write({f"{self._run}/{self._shard.number}": json.dumps(self._note(ended=ended))})
             except StoreError as error:
                 if not warned:
                     self._view.say(f"warning: the progress is not reported to the store: {error}")
@@ -157,7 +157,6 @@ class Reporter:
             if ended:
                 break
             self._ending.wait(every_s)
-        self._place.close()
 
     def _note(self, *, ended: bool) -> dict[str, Any]:
         tally, meter = self._tally, self._meter

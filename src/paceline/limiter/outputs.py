@@ -16,7 +16,7 @@ KEPT_MAX: Final = 1_000
 """Models that are read, the latest first."""
 
 WRITTEN_MAX: Final = 100
-"""Models that are written at once: each is a round trip, and the others follow."""
+"""Models that are written at once: Redis serves no other client meanwhile, and the others follow."""
 
 _Key = tuple[str, str, str]
 
@@ -46,15 +46,16 @@ class KeptOutputs:
             self._write()
         except StoreError as error:
             log.debug("the usual output of answers is not stored: %s", error)
-        finally:
-            self._notes.close()  # a file is locked by no process meanwhile, and a forked one inherits none
 
     def _write(self) -> None:
         news = [item for item in self._calibrations.outputs() if self._written.get(item[0]) != item[1].answers]
+        notes = {}
         for key, output in news[:WRITTEN_MAX]:
             entry = {"of": key, "outputs": [round(tokens) for tokens in output.recent]}
-            self._notes.write("/".join(key), json.dumps(entry))
-            self._written[key] = output.answers
+            notes["/".join(key)] = json.dumps(entry)
+        if notes:
+            self._notes.write(notes)
+        self._written |= {key: output.answers for key, output in news[:WRITTEN_MAX]}
 
     def _restore(self, entry: bytes) -> None:
         """Take over a note; one of another form is none."""

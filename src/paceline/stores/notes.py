@@ -7,6 +7,9 @@ two keys. Each kind of notes has its own: ``runs`` are the progress of runs, ``o
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from contextlib import closing
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -26,8 +29,10 @@ for _, old in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now - ARGV[1],
   redis.call('HDEL', KEYS[1], old)
   redis.call('ZREM', KEYS[2], old)
 end
-redis.call('HSET', KEYS[1], ARGV[2], ARGV[3])
-redis.call('ZADD', KEYS[2], string.format('%.3f', now), ARGV[2])
+for i = 2, #ARGV, 2 do
+  redis.call('HSET', KEYS[1], ARGV[i], ARGV[i + 1])
+  redis.call('ZADD', KEYS[2], string.format('%.3f', now), ARGV[i])
+end
 redis.call('PEXPIRE', KEYS[1], ARGV[1] * 1000)
 redis.call('PEXPIRE', KEYS[2], ARGV[1] * 1000)
 """
@@ -46,16 +51,13 @@ Aged = tuple[float, bytes]
 
 
 class Notes(Protocol):
-    """Notes by key; each call is for one thread at a time, and raises :class:`StoreError` if the place cannot be used now."""
+    """Notes by key; each call leaves nothing open, and raises :class:`StoreError` if the place cannot be used now."""
 
-    def write(self, key: str, entry: str) -> None:
-        """Keep a note in place of the one before."""
+    def write(self, notes: Mapping[str, str]) -> None:
+        """Keep notes in place of those before."""
 
     def read(self) -> list[Aged]:
         """All notes, without writing anything."""
-
-    def close(self) -> None:
-        """Close what is open; a later call opens it again."""
 
 
 def notes_beside(
@@ -89,26 +91,23 @@ class RedisNotes:
         key = f"paceline:{kind}:{{{store.prefix}/}}"  # one slot of a cluster
         self._keys = key, f"{key}:times"
 
-    def write(self, key: str, entry: str) -> None:
-        self._run(_WRITE, str(KEEP_S), key, entry)
+    def write(self, notes: Mapping[str, str]) -> None:
+        self._run(_WRITE, str(KEEP_S), *chain.from_iterable(notes.items()))
 
     def read(self) -> list[Aged]:
         found = self._run(_READ, str(KEEP_S))
         return [(age_ms / 1_000, entry) for _, entry, age_ms in found if entry is not None]
 
-    def close(self) -> None:
-        if not self._in_use:
-            self._store.close()
-
     def _run(self, script: str, *arguments: str) -> Any:
         try:
             return self._store.run_script(script, self._keys, *arguments)
         finally:
-            self.close()
+            if not self._in_use:
+                self._store.close()
 
 
 class SQLiteNotes:
-    """Notes in a file beside the store's.
+    """Notes in a file beside the store's: it is locked by no process between two notes, and a forked one inherits none.
 
     Args:
         store: The file of the store.
@@ -118,25 +117,14 @@ class SQLiteNotes:
 
     def __init__(self, store: Path, kind: str = "runs", timeout_s: float = FILE_TIMEOUT_S) -> None:
         self._path, self._timeout_s = store.with_name(f"{store.name}.{kind}"), timeout_s
-        self._file: EntryFile | None = None
 
-    def write(self, key: str, entry: str) -> None:
-        if not self._path.exists():  # deleted meanwhile: an open file would take notes that no process finds
-            self.close()
-        try:
-            self._file = self._file or EntryFile(str(self._path), KEEP_S, self._timeout_s)
-            self._file.write(key, entry.encode())
-        except StoreError:
-            self.close()  # the file may be another one next time
-            raise
+    def write(self, notes: Mapping[str, str]) -> None:
+        with closing(EntryFile(str(self._path), KEEP_S, self._timeout_s)) as file:
+            for key, entry in notes.items():
+                file.write(key, entry.encode())
 
     def read(self) -> list[Aged]:
         rows = read_all(self._path, self._timeout_s)
         with explaining(f"sqlite:{self._path}", kind=StoreError, of=TypeError):
             ages = [(time.time() - at, entry) for _, entry, at in rows]
         return [(age_s, entry) for age_s, entry in ages if age_s < KEEP_S]
-
-    def close(self) -> None:
-        file, self._file = self._file, None
-        if file is not None:
-            file.close()
