@@ -10,8 +10,9 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, Final
 
-from paceline.http.httpx import body_of, exchange_async, exchange_sync, installed_libraries
+from paceline.http.httpx import body_of, exchange_httpx, installed_libraries
 from paceline.pacing.pacer import Pacer
+from paceline.pacing.sync import awaited, in_place_of
 from paceline.providers.base import Provider
 
 MODULE: Final = "dspy._vendor.lm15.transports"
@@ -56,49 +57,34 @@ def _patch(client: Any) -> None:
     if not hasattr(sync, "stream") or not hasattr(asynchronous, "_do_stream"):
         raise ImportError("this dspy has another HTTP client than 3.4's: use dspy.LM(..., engine='litellm')")
     library = installed_libraries()[0]
-    stream_sync, stream_async = sync.stream, asynchronous._do_stream  # noqa: SLF001
+    for owner, name, kind in (
+        (sync, "stream", client.TransportResponse),
+        (asynchronous, "_do_stream", client.AsyncTransportResponse),
+    ):
+        original = owner.__dict__[name]
+        _patched.callback(setattr, owner, name, original)
+        setattr(owner, name, _paced(library, original, kind, is_async=owner is asynchronous))
 
-    def stream(self: Any, request: Any) -> Any:
+
+def _paced(library: Any, original: Any, kind: Any, *, is_async: bool) -> Any:
+    """The method ``original``, whose responses are of this ``kind``, at the pace of the newest pacer."""
+
+    async def stream(self: Any, request: Any) -> Any:
+        async def send(copy: Any) -> Any:
+            answer = await awaited(original(self, request))
+            stream = body_of(library, answer)
+            return library.Response(answer.status, headers=answer.headers, stream=stream, request=copy)
+
         newest = _pacers[-1:]
         if not newest:  # ended in another thread, just now
-            return stream_sync(self, request)
+            return await awaited(original(self, request))
         pacer, *providers = newest[0]
+        copy = library.Request(request.method, request.url, headers=request.headers, content=request.body)
+        response = await exchange_httpx(pacer, send, copy, *providers, is_async=is_async)
+        chunks, close = (aiter, response.aclose) if is_async else (iter, response.close)
+        return kind(**_head(response), chunks=chunks(response.stream), release=lambda _: close())
 
-        def send(copy: Any) -> Any:
-            return _response(library, copy, stream_sync(self, request))
-
-        def release(_: bool) -> None:
-            response.close()
-
-        response = exchange_sync(pacer, send, _request(library, request), *providers)
-        return client.TransportResponse(**_head(response), chunks=iter(response.stream), release=release)
-
-    async def _do_stream(self: Any, request: Any) -> Any:
-        newest = _pacers[-1:]
-        if not newest:
-            return await stream_async(self, request)
-        pacer, *providers = newest[0]
-
-        async def send(copy: Any) -> Any:
-            return _response(library, copy, await stream_async(self, request))
-
-        async def release(_: bool) -> None:
-            await response.aclose()
-
-        response = await exchange_async(pacer, send, _request(library, request), *providers)
-        return client.AsyncTransportResponse(**_head(response), chunks=aiter(response.stream), release=release)
-
-    for owner, method in ((sync, stream), (asynchronous, _do_stream)):
-        _patched.callback(setattr, owner, method.__name__, owner.__dict__[method.__name__])
-        setattr(owner, method.__name__, method)
-
-
-def _request(library: Any, request: Any) -> Any:
-    return library.Request(request.method, request.url, headers=request.headers, content=request.body)
-
-
-def _response(library: Any, request: Any, answer: Any) -> Any:
-    return library.Response(answer.status, headers=answer.headers, stream=body_of(library, answer), request=request)
+    return in_place_of(original, stream, is_async=is_async)
 
 
 def _head(response: Any) -> dict[str, Any]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from functools import cache, lru_cache, partial
 from importlib import import_module
 from importlib.util import find_spec
+from inspect import isawaitable
 from typing import Any
 
 from paceline.http.ahead import ReadAhead, in_pieces
@@ -29,21 +30,20 @@ DEFAULT_CONNECTIONS = 100  # the limit of both libraries for a client whose owne
 CONNECTIONS = 1_000
 
 Send = Callable[[Any], Any]
-"""Takes a request of the library, returns a response of it; in async code, an awaitable of one."""
+"""Takes a request of the library, returns a response of it, or an awaitable of one, which in sync code does not suspend."""
 
 
-def exchange_sync(
-    pacer: Pacer, send: Send, request: Any, provider: Provider | None = None, fallback: Provider | None = None
-) -> Any:
+def exchange_httpx(
+    pacer: Pacer,
+    send: Send,
+    request: Any,
+    provider: Provider | None = None,
+    fallback: Provider | None = None,
+    *,
+    is_async: bool,
+) -> Coroutine[Any, Any, Any]:
     """Send ``request`` with ``send`` at the pool's pace; see :func:`~paceline.http.paced.exchange`."""
-    return run_sync(exchange(pacer, _Httpx(send, request, is_async=False), provider, fallback))
-
-
-def exchange_async(
-    pacer: Pacer, send: Send, request: Any, provider: Provider | None = None, fallback: Provider | None = None
-) -> Awaitable[Any]:
-    """Send ``request`` with ``send`` at the pool's pace; see :func:`~paceline.http.paced.exchange`."""
-    return exchange(pacer, _Httpx(send, request, is_async=True), provider, fallback)
+    return exchange(pacer, _Httpx(send, request, is_async=is_async), provider, fallback)
 
 
 class _Httpx:
@@ -78,7 +78,7 @@ class _Httpx:
 
     async def send(self, permit: Permit | None = None) -> Any:  # noqa: ARG002
         response = self._send(self._request)
-        return await response if self.is_async else response
+        return await response if isawaitable(response) else response
 
     def head(self, response: Any) -> tuple[int, dict[str, str]]:
         raw = response.headers.raw
@@ -255,10 +255,11 @@ class PacedTransport:
         self.pacer, self.inner, self.provider = pacer, inner, provider
 
     def handle_request(self, request: Any) -> Any:
-        return exchange_sync(self.pacer, self.inner.handle_request, request, self.provider)
+        return run_sync(exchange_httpx(self.pacer, self.inner.handle_request, request, self.provider, is_async=False))
 
     async def handle_async_request(self, request: Any) -> Any:
-        return await exchange_async(self.pacer, self.inner.handle_async_request, request, self.provider)
+        send = self.inner.handle_async_request
+        return await exchange_httpx(self.pacer, send, request, self.provider, is_async=True)
 
     def close(self) -> None:
         self.inner.close()

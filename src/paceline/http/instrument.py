@@ -12,7 +12,7 @@ from paceline.http import dspy
 from paceline.http.aiohttp import paced_request
 from paceline.http.botocore import paced_response, remembering
 from paceline.http.bypass import SEAMS, announced, dspy_is_unknown
-from paceline.http.httpx import LIBRARIES, PacedTransport, exchange_async, exchange_sync, lift_connections
+from paceline.http.httpx import LIBRARIES, PacedTransport, exchange_httpx, lift_connections
 from paceline.http.unpaced import DSPY, GRPC, announce_kind
 from paceline.http.urllib3 import paced_urlopen
 from paceline.pacing.imports import ImportWatch
@@ -136,13 +136,12 @@ def instrument(limiter: BaseLimiter, *, provider: str | None = None) -> Instrume
 
 def _paced_send(pacer: Pacer, fallback: Provider | None, original: Any, *, is_async: bool) -> Any:
     """``Client.send``, or the async client's, at the pace of ``pacer``."""
-    exchanged = exchange_async if is_async else exchange_sync
 
     async def send(self: Any, request: Any, **options: Any) -> Any:
         plain = partial(original, self, **options)
         if _is_paced_below(self, request):
             return await awaited(plain(request))
-        response = await awaited(exchanged(pacer, plain, request, fallback=fallback))
+        response = await exchange_httpx(pacer, plain, request, fallback=fallback, is_async=is_async)
         if not options.get("stream"):  # one of paceline's own has not been read
             await awaited(response.aread() if is_async else response.read())
         return response

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, cast
 
-from paceline.http.httpx import exchange_async, exchange_sync, library_of
+from paceline.http.httpx import exchange_httpx, library_of
 from paceline.http.paced import paced_above
 from paceline.integrations import package
 from paceline.limiter.limiter import Limiter
@@ -43,23 +43,22 @@ def middleware(limiter: Limiter, *, provider: str = "anthropic") -> Middleware:
     named = provider_named(provider)
     httpx = library_of(anthropic.DefaultHttpxClient, "Client")  # or httpx2, by anthropic's version
 
-    async def paced(attempt: _Attempt, exchange: Any, send: Any) -> Any:
+    async def paced(attempt: _Attempt, *, is_async: bool) -> Any:
         described = _described(httpx, attempt.request)
         if described is None:
             return await awaited(attempt.call_next(attempt.request))
         try:
-            return attempt.result(await awaited(exchange(limiter.pacer, send, described, named)))
+            response = await exchange_httpx(limiter.pacer, attempt.send, described, named, is_async=is_async)
+            return attempt.result(response)
         except NothingSentError:
             return attempt.answer
 
     class Pace(anthropic.Middleware):  # type: ignore[misc,name-defined]
         def handle(self, request: APIRequest, call_next: Any) -> Any:
-            attempt = _Attempt(anthropic.APIResponse, request, call_next)
-            return run_sync(paced(attempt, exchange_sync, lambda _: run_sync(attempt.send(_))))
+            return run_sync(paced(_Attempt(anthropic.APIResponse, request, call_next), is_async=False))
 
         async def handle_async(self, request: APIRequest, call_next: Any) -> Any:
-            attempt = _Attempt(anthropic.AsyncAPIResponse, request, call_next)
-            return await paced(attempt, exchange_async, attempt.send)
+            return await paced(_Attempt(anthropic.AsyncAPIResponse, request, call_next), is_async=True)
 
     return cast("Middleware", Pace())
 
