@@ -21,7 +21,6 @@ from paceline.gateway.handover import BEFORE, Succession, inherit, listen, tell_
 from paceline.gateway.life import NEXT, Life, LifeEvent, LifeState
 from paceline.gateway.signals import heed, note_early
 from paceline.limiter.limiter import Limiter
-from paceline.limiter.watch import StoreWatch
 from paceline.shared.ledger import SharedLedger
 from paceline.stores.memory import MemoryStore
 from waits import until
@@ -288,21 +287,16 @@ class TestStore:
     def test_what_each_mode_needs(self, mode, never, lost):
         store = Away()
         with Limiter({"jobs": Quota("requests", 10)}, store=store, on_store_failure=mode) as limiter:
-            watch = StoreWatch(limiter.pacer.pools.worker, mode)
-            assert watch.answers() is never
+            can_grant = limiter.pacer.pools.worker.can_grant
+            assert can_grant() is never
             store.here = True
-            assert watch.answers()
+            assert can_grant()
             assert limiter.try_acquire("jobs")
             store.here = False
-            assert watch.answers() is lost
+            assert can_grant() is lost
 
     def test_a_store_that_has_no_ping_is_sent_a_message(self):
         store = Plain()
-        with Limiter({"jobs": Quota("requests", 10)}, store=store) as limiter:
-            assert StoreWatch(limiter.pacer.pools.worker, "fail_closed").answers()
+        with Limiter({"jobs": Quota("requests", 10)}, store=store, on_store_failure="fail_closed") as limiter:
+            assert limiter.pacer.pools.worker.can_grant()
         assert store.pools == ["ping"]
-
-    def test_there_may_be_none(self):
-        watch = StoreWatch(None, "fail_closed")
-        assert watch.answers()
-        assert not watch.shared

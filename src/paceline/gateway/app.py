@@ -32,9 +32,9 @@ from paceline.gateway.upstreams import Destination, Upstreams, is_plain
 from paceline.gateway.usage import FLUSH_S, NO_KEY, USAGE, report, sums_of
 from paceline.limiter.limiter import Limiter
 from paceline.limiter.tally import Tally
-from paceline.limiter.watch import StoreWatch
 from paceline.pacing.lack import lack_of
 from paceline.pacing.pacer import Pacer
+from paceline.pacing.scheduler import Worker
 from paceline.telemetry.status_app import Event, Receive, Send, is_page, status_app
 
 log = logging.getLogger("paceline.gateway")
@@ -109,18 +109,18 @@ class Gateway:
         client: HttpClient,
         *,
         admission: Admission,
-        store: StoreWatch,
         settings: GatewaySettings,
     ) -> None:
         self.limiter, self.upstreams = limiter, upstreams
-        self.life = Life(shares=store.shared)
-        self._store, self._admission, self._settings = store, admission, settings
+        self._worker = limiter.pacer.pools.worker
+        self.life = Life(shares=self._worker is not None)
+        self._admission, self._settings = admission, settings
         self._access = None if settings.access_log is None else AccessLog(settings.access_log)
         self._tally: Tally | None = None
         if settings.tallies:
             self._tally = Tally(limiter, lambda lane: counted_as(lane) if admission.needs_key else NO_KEY)
         self._store_answers = asyncio.Event()
-        if not store.shared:
+        if self._worker is None:
             self._store_answers.set()
         self._dispatch = Dispatch(
             limiter, self.life, client, tells_quotas=settings.tells_quotas, names_account=settings.names_account
@@ -177,8 +177,8 @@ class Gateway:
         await receive()
         asyncio.get_running_loop().set_exception_handler(on_error)
         helpers = [asyncio.create_task(self._watch())]
-        if self._store.shared:
-            helpers.append(asyncio.create_task(self._watch_store()))
+        if self._worker is not None:
+            helpers.append(asyncio.create_task(self._watch_store(self._worker)))
         if self._tally is not None:
             await asyncio.to_thread(self._tally.begin)
             helpers.append(asyncio.create_task(self._keep_tally(self._tally)))
@@ -214,10 +214,10 @@ class Gateway:
         self.life.change(LifeEvent.CLOSED)
         self._dispatch.held.leave()
 
-    async def _watch_store(self) -> None:
+    async def _watch_store(self, worker: Worker) -> None:
         """Look whether the store answers, as long as requests are taken."""
         while True:
-            answers = await asyncio.to_thread(self._store.answers)
+            answers = await asyncio.to_thread(worker.can_grant)
             (self._store_answers.set if answers else self._store_answers.clear)()
             await asyncio.sleep(LOOK_S if answers else RETRY_S)
 

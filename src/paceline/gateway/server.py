@@ -34,7 +34,6 @@ from paceline.gateway.signals import came_early, end_by_signals, end_with_parent
 from paceline.gateway.teams import unheeded
 from paceline.gateway.upstreams import Upstreams
 from paceline.limiter.limiter import Limiter
-from paceline.limiter.watch import StoreWatch
 from paceline.pacing.events import Event
 from paceline.pacing.lack import raise_files
 from paceline.providers.registry import base_of, is_loopback
@@ -116,7 +115,6 @@ class ProcessSettings(GatewaySettings):
             self._upstreams(environ),
             HttpClient(self.config.timeout_s, ssl.create_default_context()),
             admission=Admission(keys, self.host, key_in_path=self.key_in_path),
-            store=StoreWatch(limiter.pacer.pools.worker, self.config.on_store_failure),
             settings=self,
         )
 

@@ -75,6 +75,9 @@ class Worker(Protocol):
         It waits for the store.
         """
 
+    def can_grant(self) -> bool:
+        """Whether requests can be granted; it waits for the store."""
+
     @property
     def running(self) -> bool:
         """Whether its thread lives."""

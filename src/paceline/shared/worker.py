@@ -180,10 +180,14 @@ class StoreWorker:
         account, slash, model = pool.partition("/")
         return self.stored_as.get(account, account) + slash + model
 
-    @property
-    def knows(self) -> bool:
-        """Whether some pool knows what this process may spend while the store is lost."""
-        return any(side_of(each.pool).membership.state.known for each in list(self.schedulers))
+    def can_grant(self) -> bool:
+        """Whether requests can be granted; it may take the time that the store has for an answer.
+
+        In the mode ``fail_safe`` the store must have answered once: without the other processes' use no share is known.
+        """
+        mode, sides = self._options["on_store_failure"], [side_of(each.pool) for each in list(self.schedulers)]
+        knows = mode == "fail_safe" and any(side.membership.state.known for side in sides)
+        return mode == "fail_open" or knows or self.contact.answers()
 
     @property
     def running(self) -> bool:
