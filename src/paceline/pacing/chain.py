@@ -26,12 +26,12 @@ from paceline.core.results import Expired, NeverFits, Outcome, Refusal, RefusalS
 from paceline.pacing.clock import Clock
 from paceline.pacing.scheduler import Scheduler, Worker
 from paceline.pacing.status import Waiting
-from paceline.pacing.sync import run_sync
+from paceline.pacing.sync import awaited, run_sync
 
 SAME_PAUSE_NS = NS // 10
 """Pauses that differ by less are the same pause: a store computes the rest of it at every reply."""
 
-_Wait = Callable[[Scheduler, Waiter], Awaitable[Outcome]]
+_Wait = Callable[[Scheduler, Waiter], Outcome | Awaitable[Outcome]]
 
 _COUNTS = frozenset((REQUESTS, CONCURRENCY))
 """Units: each request costs the same of them."""
@@ -100,7 +100,7 @@ class ChainedScheduler(Scheduler):
     def wait(self, waiter: Waiter) -> Outcome:
         """See :meth:`Scheduler.wait`."""
         # The pool of a model is one of this class before it has anything to pass, and takes the shorter way then.
-        return run_sync(self._pass(waiter, _wait)) if self.further or self.account else super().wait(waiter)
+        return run_sync(self._pass(waiter, Scheduler.wait)) if self.further or self.account else super().wait(waiter)
 
     def wait_async(self, waiter: Waiter) -> Coroutine[Any, Any, Outcome]:
         """See :meth:`Scheduler.wait_async`."""
@@ -108,7 +108,9 @@ class ChainedScheduler(Scheduler):
 
     def try_grant(self, waiter: Waiter) -> Outcome:
         """See :meth:`Scheduler.try_grant`."""
-        return run_sync(self._pass(waiter, _try_grant)) if self.further or self.account else super().try_grant(waiter)
+        if self.further or self.account:
+            return run_sync(self._pass(waiter, Scheduler.try_grant))
+        return super().try_grant(waiter)
 
     async def _pass(self, waiter: Waiter, wait: _Wait) -> Outcome:
         """Wait for the account, in the own pool, and then at each further scheduler.
@@ -136,7 +138,7 @@ class ChainedScheduler(Scheduler):
                     if not _COUNTS.issuperset(scheduler.pool.ledger.entries.units):
                         there.estimate = waiter.estimate  # answers may correct it while it waits there
                     self._at[waiter] = scheduler, there
-                    step = await wait(scheduler, there)
+                    step = await awaited(wait(scheduler, there))
                     if not isinstance(step, Reservation):
                         self.cancel(granted)
                         return _named(scheduler, step)
@@ -188,7 +190,7 @@ class ChainedScheduler(Scheduler):
             there = _further(waiter)
             self._at[waiter] = account, there
             try:
-                step = await wait(account, there)
+                step = await awaited(wait(account, there))
             finally:
                 self._at.pop(waiter, None)
             if not isinstance(step, Reservation):
@@ -197,7 +199,7 @@ class ChainedScheduler(Scheduler):
             if shut := self._is_shut:  # give back the turn, which another pool's request may use as a test meanwhile
                 account.cancel(step)
             try:
-                granted = await wait(self, waiter)
+                granted = await awaited(wait(self, waiter))
             except BaseException:
                 account.cancel(step)
                 raise
@@ -215,7 +217,7 @@ class ChainedScheduler(Scheduler):
             first = Passed(account, step, there)
             granted.passed = (first,)
             return granted, first
-        return await wait(self, waiter), None
+        return await awaited(wait(self, waiter)), None
 
     @property
     def _is_shut(self) -> bool:
@@ -355,14 +357,3 @@ def _named(scheduler: Scheduler, outcome: Outcome) -> Outcome:
             return WaitUntil(FAR_NS if unknown else at_ns, _quota(scheduler, quota))
         case _:
             return outcome
-
-
-# Coroutines that do not suspend: so ``_pass`` is written once, for threads and for tasks.
-
-
-async def _wait(scheduler: Scheduler, waiter: Waiter) -> Outcome:
-    return Scheduler.wait(scheduler, waiter)
-
-
-async def _try_grant(scheduler: Scheduler, waiter: Waiter) -> Outcome:
-    return Scheduler.try_grant(scheduler, waiter)
