@@ -363,7 +363,7 @@ def test_the_budget_of_retries_knows_what_other_threads_have_had_admitted_before
         known.append(admitted)
         return due
 
-    monkeypatch.setattr(scheduler.section, "read", read)
+    monkeypatch.setattr(scheduler, "read", read)
     scheduler.retries = SimpleNamespace(spend=ask, wait_s=ask)
     Tries(RETRY, Health(ManualClock(), None)).failed(scheduler, None, None)
     assert known == [1, 2]

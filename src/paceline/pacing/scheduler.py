@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Protocol, TypeVar, TypeVarTuple, cast
+from typing import Protocol, cast
 
 from paceline.core.capacity import PENDING, Capacity, Learns
 from paceline.core.ledger import Ledger
@@ -42,10 +42,6 @@ from paceline.pacing.retry import RetryBudget
 from paceline.pacing.section import Exchanges, Section
 from paceline.pacing.status import QUEUE_SHOWN, PoolStatus, Waiting, report, wait_until_s
 from paceline.providers.verdict import Patience
-
-T = TypeVar("T")
-Ts = TypeVarTuple("Ts")
-
 
 READ_NS, READ_AHEAD_NS = NS // 20, NS
 """The headers of one answer in ``READ_NS`` are read: twenty a second show a change soon enough. Of answers that come at
@@ -119,6 +115,7 @@ class Scheduler:
         stated: The units that are counted here and there before the first answer.
         now_ns: The present by its clock.
         section: Its critical section, with its log lines.
+        read: See :meth:`Section.read`.
         events: Called with every event of a permit of the pool, or ``None``.
         periods: The periods of the pool's quotas, of each unit that has several.
         by_hand: Takes the failures of calls by hand.
@@ -144,7 +141,8 @@ class Scheduler:
         self._read_ns = 0  # until when the headers that were read suffice
         exchanges = None if worker is None else Exchanges(partial(worker.poke, self), lambda: worker.running)
         self.section = Section(pool, clock, exchanges)
-        self.section.lines = Lines(pool, self.section.read, self.why)
+        self.read = self.section.read
+        self.section.lines = Lines(pool, self.read, self.why)
         _schedulers.add(self)
         Scheduler.made = True
         if worker is not None:
@@ -330,10 +328,6 @@ class Scheduler:
         self.section.change(lambda now_ns: self.pool.resume())  # noqa: ARG005
 
     # Reading.
-
-    def read(self, read: Callable[[int, *Ts], T], *args: *Ts) -> T:
-        """See :meth:`Section.read`."""
-        return self.section.read(read, *args)
 
     def retry_after_s(self, until: WaitUntil) -> float:
         """Seconds from now until ``until``; infinite where a slot binds, even if a store is asked again before."""
