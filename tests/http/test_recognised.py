@@ -11,7 +11,7 @@ from chats import ANSWER, attached
 
 import paceline
 from odd_server import JSON, SSE, OddServer
-from paceline.http import describe, pace_transport, recognise, unpaced
+from paceline.http import describe, pace_transport, paced, unpaced
 
 CHAT = chats.CHAT | {"model": "m"}
 MESSAGES = CHAT["messages"]
@@ -21,7 +21,7 @@ LIMIT = {"*": "100 requests/min"}
 
 @pytest.fixture(autouse=True)
 def log(caplog):
-    recognise._llms.clear()
+    paced._llms.clear()
     describe._logged.clear()
     caplog.set_level(logging.INFO, "paceline")
     return caplog
