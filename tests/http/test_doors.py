@@ -11,7 +11,7 @@ from chats import ANSWER, CHAT, POOL, attached, spent
 from http_ways import chat_at
 
 import paceline
-from paceline.http import describe
+from paceline.http import paced
 from paceline.providers import common
 from waits import join
 
@@ -266,7 +266,7 @@ def test_an_unknown_host_is_named_once_where_threads_begin_at_once(monkeypatch):
             other.start()
             join(other)
 
-    monkeypatch.setattr(describe.log, "warning", warning)
+    monkeypatch.setattr(paced.log, "warning", warning)
     ask()
     assert len(lines) == 1
 

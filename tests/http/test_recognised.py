@@ -11,7 +11,7 @@ from chats import ANSWER, attached
 
 import paceline
 from odd_server import JSON, SSE, OddServer
-from paceline.http import describe, pace_transport, paced, unpaced
+from paceline.http import pace_transport, paced, unpaced
 
 CHAT = chats.CHAT | {"model": "m"}
 MESSAGES = CHAT["messages"]
@@ -22,7 +22,7 @@ LIMIT = {"*": "100 requests/min"}
 @pytest.fixture(autouse=True)
 def log(caplog):
     paced._llms.clear()
-    describe._logged.clear()
+    paced._logged.clear()
     caplog.set_level(logging.INFO, "paceline")
     return caplog
 

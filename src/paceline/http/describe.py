@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,7 +15,6 @@ from paceline.core.results import QuotaError, Refusal
 from paceline.estimation.calibration import TokenCalibration
 from paceline.estimation.media import seconds_of
 from paceline.estimation.prefixes import Prompt, prompt_of
-from paceline.http.account import Header, payer_of
 from paceline.pacing.accounts import Payer
 from paceline.pacing.pacer import Pacer
 from paceline.pacing.permit import Estimated, check_cost
@@ -25,21 +23,14 @@ from paceline.pacing.turns import estimated, refused
 from paceline.providers.answers import unsized_cost
 from paceline.providers.base import AUDIO_SECONDS, Call, Provider, Usage
 from paceline.providers.embeddings import embeds
-from paceline.providers.parse import UNKNOWN
-from paceline.providers.registry import base_of, changed, head_of, is_loopback, maker, method_path, provider_named
-from paceline.providers.tables import known_providers, stated_tiers
-from paceline.responses.values import as_text, decode
-
-log = logging.getLogger("paceline.http")
+from paceline.providers.registry import base_of, method_path, provider_named
+from paceline.responses.values import decode
 
 BOOKED_MAX = 1_000_000
 """No provider charges more output tokens at admission."""
 
 Body = Callable[[], Mapping[str, Any]]
 """Returns the JSON value of a body."""
-
-UNKNOWN_MAX: Final = 256
-"""Of how many unknown hosts it is logged that the limits of a provider are not applied there."""
 
 MODEL_MAX: Final = 200
 """The longest name of a model that is looked at, in characters."""
@@ -237,117 +228,6 @@ def _seconds_in(content: bytes) -> float:
     # From near the end: the bytes of a recording are many, and need not be looked through.
     end = content.find(b"\r\n" + boundary, max(start, len(content) - FORM_END_MAX))
     return seconds_of(memoryview(content)[start : end if end >= 0 else len(content)])
-
-
-# An unknown host: a proxy, a gateway, a server of the user's own, or a service that has nothing to do with LLMs.
-
-INPUTS: Final = ("messages", "input", "inputs", "prompt", "contents", "texts", "documents", "passages")
-"""Fields: an LLM's request has one of them."""
-
-
-_BY_PATH: Final = ("gemini", "bedrock")
-
-
-def provider_guessed(pacer: Pacer, host: str, path: str, header: Header, fallback: Provider | None) -> Provider | None:
-    """The provider whose API a request to an unknown host seems to use; ``None`` if it costs nothing.
-
-    Anthropic, if the request has its own header; ``fallback``; the provider of the limiter; OpenAI's dialect, which
-    carries the name of the host; Google's or Bedrock's, whose paths name the model.
-    """
-    home = pacer.pools.limits.home
-    likely = provider_named("anthropic") if header("anthropic-version") else fallback
-    if likely is None and home is not None:
-        likely = provider_named(home)
-    guesses: tuple[Any, ...] = (likely, provider_named(host), *map(provider_named, _BY_PATH))
-    return next((guess for guess in guesses if guess is not None and is_metered(guess, path)), None)
-
-
-def describe_guessed(
-    pacer: Pacer, guess: Any, target: tuple[str, str], content: bytes, header: Header, query: str, *, named: bool
-) -> Metered | None:
-    """Describe a request to an unknown host, in the dialect of ``guess``.
-
-    Its pool is the one of ``guess`` if the user has ``named`` this provider or given quotas for it. Otherwise it is named by
-    host and model, because the published limits of a provider do not hold at another host.
-
-    Returns:
-        ``None`` for a request that is not an LLM's: neither its path names a model, nor its body a model and an input.
-    """
-    (host, path), body = target, body_of(content)
-    model = model_named(guess, path, as_text(body.get("model"))[:MODEL_MAX])
-    if model is None or model == UNKNOWN:
-        return None
-    has_input = any(map(body.get, INPUTS)) or content.startswith(b"--")  # a form has a file: a recording, a picture
-    if not has_input and model_named(guess, path, "") != model:  # nor is the model in the path
-        return None
-    named = named or _stands_in(pacer, guess, host, model)
-    payer = None  # of a host without a name: a server of the user's own has the same limits for all keys
-    if not named and not pacer.pools.limits.given_for(guess.name, model, guess.pool(model)):
-        if guess.name != host:
-            _log_once(_OTHER, guess.name, host)
-        guess = _under_host(guess, host, path)
-    else:
-        payer = payer_of(pacer, guess, header, lambda: body, query)
-    found = describe(pacer, guess, path, content, payer, body)
-    return found and replace(found, guessed=not named)
-
-
-def has_limits(pacer: Pacer, host: str) -> bool:
-    """Whether the user has given limits for models at a host."""
-    start = f"{provider_named(host).name}/"
-    return any(name.startswith(start) for name in pacer.pools.limits.given)
-
-
-def _stands_in(pacer: Pacer, guess: Any, host: str, model: str) -> bool:
-    """Whether a server on this machine stands for the provider that the limiter was given: an emulator, a proxy, a mock.
-
-    Not of a model that the provider is known not to have, by its maker: a server of the user's own has others. Nor where the user has
-    given limits for the server.
-    """
-    if guess.name != pacer.pools.limits.provider or not is_loopback(host) or has_limits(pacer, host):
-        return False
-    name, made_by = base_of(guess.name), maker(model)
-    has_table = name in known_providers()
-    if made_by == name or (has_table and stated_tiers(name, model)):
-        return True
-    if made_by is not None or head_of(name).makes:
-        return False
-    if has_table:
-        _log_once(_TAKEN, guess.name, host)
-    return True
-
-
-_OTHER: Final = (
-    "%(host)s is not a host of %(provider)s, so the published limits of %(provider)s do not apply there; if it is a gateway to"
-    " %(provider)s, name the provider: limiter.attach(client, provider='%(provider)s'), or instrument(limiter,"
-    " provider='%(provider)s')"
-)
-_TAKEN: Final = (
-    "the server on %(host)s is paced with the limits of %(provider)s, the provider of the limiter; if it has models of your own,"
-    " give it limits of its own, e.g. {'%(host)s/*': '600 requests/min'}"
-)
-_logged: Final[dict[tuple[str, str, str], object]] = {}
-"""What was logged of a provider and an unknown host."""
-
-
-def _log_once(text: str, provider: str, host: str) -> None:
-    """Log ``text`` once, also where several threads begin at once."""
-    mine = object()
-    if len(_logged) >= UNKNOWN_MAX or _logged.setdefault((text, provider, host), mine) is not mine:
-        return
-    log.warning(text, {"provider": provider, "host": host})
-
-
-@lru_cache(maxsize=256)
-def _under_host(provider: Any, host: str, path: str) -> Any:
-    """The dialect of ``provider`` under the name of ``host``; OpenAI's with the reservations that unknown hosts need.
-
-    OpenAI's reads the paths of Anthropic, too, but neither its usage nor its cache of prompts.
-    """
-    generic: Any = provider_named(host)
-    if base_of(provider.name) != "anthropic" and is_metered(generic, path):
-        return generic
-    return changed(provider, name=host)
 
 
 def metered(

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Final
 
 from paceline.core.results import SettingsError
@@ -18,16 +18,14 @@ from paceline.http.account import payer_of
 from paceline.http.background import poll_of
 from paceline.http.binding import Binding, Undescribed, own_refusal
 from paceline.http.describe import (
-    INPUTS,
+    MODEL_MAX,
     Metered,
     body_of,
     call_by_hand,
     describe,
-    describe_guessed,
-    has_limits,
     is_metered,
     metered,
-    provider_guessed,
+    model_named,
 )
 from paceline.http.exchange import Exchange, sending_here
 from paceline.http.tap import BodyReader, Tap
@@ -37,7 +35,8 @@ from paceline.pacing.pacer import Pacer
 from paceline.pacing.permit import holds_permit
 from paceline.providers import parse
 from paceline.providers.base import Provider, UsageReader
-from paceline.providers.registry import provider_for_host, provider_named
+from paceline.providers.registry import base_of, changed, head_of, is_loopback, maker, provider_for_host, provider_named
+from paceline.providers.tables import known_providers, stated_tiers
 from paceline.responses.events import data_in
 from paceline.responses.values import as_mapping, as_text, decode
 
@@ -45,6 +44,15 @@ log = logging.getLogger("paceline.http")
 
 paced_beyond: Final[set[str]] = set()
 """The addresses of gateways with the same quotas, which pace what they get."""
+
+INPUTS: Final = ("messages", "input", "inputs", "prompt", "contents", "texts", "documents", "passages")
+"""Fields: an LLM's request has one of them."""
+
+
+_BY_PATH: Final = ("gemini", "bedrock")
+
+UNKNOWN_MAX: Final = 256
+"""Of how many unknown hosts it is logged that the limits of a provider are not applied there."""
 
 BODY_MAX: Final = 32 * 2**20
 """A longer body is not looked at."""
@@ -114,15 +122,113 @@ async def _describe(
             content = await http.content()
             payer = payer_of(pacer, known, http.header, partial(body_of, content), http.query)
             return describe(pacer, known, path, content, payer)
-    else:
-        guess = provider_guessed(pacer, host, path, http.header, fallback)
-        if guess is not None:
-            content, named = await http.content(), guess is fallback
-            found = describe_guessed(pacer, guess, target, content, http.header, http.query, named=named)
-            if found is not None:
-                return found
+    elif (found := await _guessed(pacer, http, target, fallback)) is not None:
+        return found
     # A caller with a permit has said by hand what the request costs.
     return None if holds_permit() else await _unlisted(pacer, http, target, known, fallback)
+
+
+# An unknown host: a proxy, a gateway, a server of the user's own, or a service that has nothing to do with LLMs.
+
+
+async def _guessed(
+    pacer: Pacer, http: Undescribed, target: tuple[str, str], fallback: Provider | None
+) -> Metered | None:
+    """Describe a request to an unknown host, in the dialect whose API it seems to use.
+
+    This is Anthropic's, if the request has its own header; ``fallback``; the provider of the limiter; OpenAI's dialect, which
+    carries the name of the host; Google's or Bedrock's, whose paths name the model.
+
+    Its pool is the one of the dialect if the user has named this provider or given quotas for it. Otherwise it is named by
+    host and model, because the published limits of a provider do not hold at another host.
+
+    Returns:
+        ``None`` for a request that costs nothing, or is not an LLM's: neither its path names a model, nor its body a model and an input.
+    """
+    (host, path), home = target, pacer.pools.limits.home
+    likely = provider_named("anthropic") if http.header("anthropic-version") else fallback
+    if likely is None and home is not None:
+        likely = provider_named(home)
+    guesses: tuple[Any, ...] = (likely, provider_named(host), *map(provider_named, _BY_PATH))
+    guess = next((one for one in guesses if one is not None and is_metered(one, path)), None)
+    if guess is None:
+        return None
+    content = await http.content()
+    body = body_of(content)
+    model = model_named(guess, path, as_text(body.get("model"))[:MODEL_MAX])
+    if model is None or model == parse.UNKNOWN:
+        return None
+    has_input = any(map(body.get, INPUTS)) or content.startswith(b"--")  # a form has a file: a recording, a picture
+    if not has_input and model_named(guess, path, "") != model:  # nor is the model in the path
+        return None
+    named = guess is fallback or _stands_in(pacer, guess, host, model)
+    payer = None  # of a host without a name: a server of the user's own has the same limits for all keys
+    if not named and not pacer.pools.limits.given_for(guess.name, model, guess.pool(model)):
+        if guess.name != host:
+            _log_once(_OTHER, guess.name, host)
+        guess = _under_host(guess, host, path)
+    else:
+        payer = payer_of(pacer, guess, http.header, lambda: body, http.query)
+    found = describe(pacer, guess, path, content, payer, body)
+    return found and replace(found, guessed=not named)
+
+
+def _has_limits(pacer: Pacer, host: str) -> bool:
+    """Whether the user has given limits for models at a host."""
+    start = f"{provider_named(host).name}/"
+    return any(name.startswith(start) for name in pacer.pools.limits.given)
+
+
+def _stands_in(pacer: Pacer, guess: Any, host: str, model: str) -> bool:
+    """Whether a server on this machine stands for the provider that the limiter was given: an emulator, a proxy, a mock.
+
+    Not of a model that the provider is known not to have, by its maker: a server of the user's own has others. Nor where the user has
+    given limits for the server.
+    """
+    if guess.name != pacer.pools.limits.provider or not is_loopback(host) or _has_limits(pacer, host):
+        return False
+    name, made_by = base_of(guess.name), maker(model)
+    has_table = name in known_providers()
+    if made_by == name or (has_table and stated_tiers(name, model)):
+        return True
+    if made_by is not None or head_of(name).makes:
+        return False
+    if has_table:
+        _log_once(_TAKEN, guess.name, host)
+    return True
+
+
+_OTHER: Final = (
+    "%(host)s is not a host of %(provider)s, so the published limits of %(provider)s do not apply there; if it is a gateway to"
+    " %(provider)s, name the provider: limiter.attach(client, provider='%(provider)s'), or instrument(limiter,"
+    " provider='%(provider)s')"
+)
+_TAKEN: Final = (
+    "the server on %(host)s is paced with the limits of %(provider)s, the provider of the limiter; if it has models of your own,"
+    " give it limits of its own, e.g. {'%(host)s/*': '600 requests/min'}"
+)
+_logged: Final[dict[tuple[str, str, str], object]] = {}
+"""What was logged of a provider and an unknown host."""
+
+
+def _log_once(text: str, provider: str, host: str) -> None:
+    """Log ``text`` once, also where several threads begin at once."""
+    mine = object()
+    if len(_logged) >= UNKNOWN_MAX or _logged.setdefault((text, provider, host), mine) is not mine:
+        return
+    log.warning(text, {"provider": provider, "host": host})
+
+
+@lru_cache(maxsize=256)
+def _under_host(provider: Any, host: str, path: str) -> Any:
+    """The dialect of ``provider`` under the name of ``host``; OpenAI's with the reservations that unknown hosts need.
+
+    OpenAI's reads the paths of Anthropic, too, but neither its usage nor its cache of prompts.
+    """
+    generic: Any = provider_named(host)
+    if base_of(provider.name) != "anthropic" and is_metered(generic, path):
+        return generic
+    return changed(provider, name=host)
 
 
 async def _unlisted(
@@ -130,7 +236,7 @@ async def _unlisted(
 ) -> Metered | BodyReader | None:
     """What a request to a path costs that no provider lists: its body may say what it is."""
     host, path = target
-    if known is None and has_limits(pacer, host):
+    if known is None and _has_limits(pacer, host):
         body = _limited_body(pacer, host, path, await http.content())
     else:
         # A body that is streamed would be read whole for nothing: most such requests are no LLM's.
@@ -211,7 +317,7 @@ def _owner_of(pacer: Pacer, host: str, model: str, fallback: Provider | None) ->
     """The provider under whose name a model at an unknown host is paced, and whether the user has given limits for the host."""
     limits, at_host = pacer.pools.limits, provider_named(host)
     home = fallback or (provider_named(limits.home) if limits.home else None)
-    sure = has_limits(pacer, host)
+    sure = _has_limits(pacer, host)
     if home is not None and not sure and limits.given_for(home.name, model, home.pool(model)) is not None:
         return home, False
     return at_host, sure
