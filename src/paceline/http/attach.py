@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from paceline.http import genai
+from paceline.core.results import warn
 from paceline.http.aiohttp import pace_session
 from paceline.http.botocore import pace_endpoint
 from paceline.http.httpx import PacedTransport, library_of, library_of_transport, paced_transport
@@ -51,7 +51,7 @@ def _attach(pacer: Pacer, http_client: Any, provider: str | None) -> None:
     http_client._transport = _paced(pacer, http_client._transport, provider)  # noqa: SLF001
     for pattern, transport in mounts.items():
         mounts[pattern] = transport and _paced(pacer, transport, provider)  # None: the client's own transport
-    genai.pace_inner(http_client, lambda inner: _attach(pacer, inner, provider))
+    _attach_inner(pacer, http_client, provider)
 
 
 def _attach_other(pacer: Pacer, owner: Any, pace: Pace, provider: Provider | None) -> None:
@@ -96,8 +96,8 @@ def _others(part: Any) -> Iterator[tuple[Any, Pace]]:
     yield from ((part, pace) for (module, name), pace in _PACED.items() if _is_a(part, module, name))
     if _is_a(part, "requests", "Session"):
         yield from ((one, pace_adapter) for one in part.adapters.values() if hasattr(one, "poolmanager"))
-    if genai.makes_sessions(part):
-        yield part, _pace_genai
+    if hasattr(type(part), "_get_aiohttp_session"):
+        yield part, _pace_sessions
 
 
 _PACED: Final[dict[tuple[str, str], Pace]] = {
@@ -107,10 +107,6 @@ _PACED: Final[dict[tuple[str, str], Pace]] = {
     ("botocore.endpoint", "Endpoint"): pace_endpoint,
 }
 """By the module and the name of a class: what paces an object of it."""
-
-
-def _pace_genai(pacer: Pacer, api: Any, provider: Provider | None) -> None:
-    genai.pace_sessions(api, lambda session: _attach_other(pacer, session, pace_session, provider))
 
 
 def _is_a(thing: Any, module: str, name: str) -> bool:
@@ -143,3 +139,43 @@ def _held_by(thing: Any) -> list[Any]:
     if hasattr(type(thing), "__pydantic_private__"):
         held += (thing.__pydantic_private__ or {}).values()
     return held
+
+
+# google-genai: its async client makes sessions of aiohttp, or clients of httpx2 or httpx, one for each event loop. They are paced as
+# they are made. Found by reading and running google-genai 2.34 and 3.4. Not paced: the Live API (WebSockets); and Vertex with client
+# certificates.
+
+
+def _pace_sessions(pacer: Pacer, api: Any, provider: Provider | None) -> None:
+    """Pace the session of every event loop, the present ones and those that are made later."""
+    # ``bool()`` is False, for versions without these methods.
+    if any(getattr(api, f"_use_google_auth_{way}", bool)() for way in ("sync", "async")):
+        warn(
+            "attach() does not pace google-genai with client certificates, which sends through google-auth; call"
+            " paceline.instrument(limiter) to pace the whole process"
+        )
+        return
+    make = api._get_aiohttp_session  # noqa: SLF001
+
+    async def paced() -> Any:
+        session = await make()
+        _attach_other(pacer, session, pace_session, provider)
+        return session
+
+    api._get_aiohttp_session = paced  # noqa: SLF001
+
+
+def _attach_inner(pacer: Pacer, http_client: Any, provider: str | None) -> None:
+    """Pace the inner HTTP client of every event loop, the present ones and those that are made later."""
+    if not hasattr(http_client, "_inner_client_cls") or "_inner_client_cls" in vars(http_client):
+        return  # another SDK, or paced already
+    make = http_client._inner_client_cls  # noqa: SLF001
+
+    def paced(**options: Any) -> Any:
+        inner = make(**options)
+        _attach(pacer, inner, provider)
+        return inner
+
+    http_client._inner_client_cls = paced  # noqa: SLF001
+    for inner in list(http_client._loop_clients.values()):  # noqa: SLF001
+        _attach(pacer, inner, provider)
