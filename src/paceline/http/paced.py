@@ -236,7 +236,8 @@ async def _unlisted(
 ) -> Metered | BodyReader | None:
     """What a request to a path costs that no provider lists: its body may say what it is."""
     host, path = target
-    if known is None and _has_limits(pacer, host):
+    sure = known is None and _has_limits(pacer, host)
+    if sure:
         body = _limited_body(pacer, host, path, await http.content())
     else:
         # A body that is streamed would be read whole for nothing: most such requests are no LLM's.
@@ -245,7 +246,7 @@ async def _unlisted(
         payer = payer_of(pacer, known, http.header, lambda: body, http.query)
         return _recognised(pacer, known, body, guessed=False, payer=payer)
     if body is not None and known is None:
-        owner, sure = _owner_of(pacer, host, body["model"], fallback)
+        owner = provider_named(host) if sure else _owner_of(pacer, host, body["model"], fallback)
         place = host, path.partition("?")[0]
         if sure or place in _llms:
             return _recognised(pacer, owner, body, guessed=fallback is None)
@@ -313,14 +314,13 @@ def _recognised(
     return replace(found, guessed=guessed)
 
 
-def _owner_of(pacer: Pacer, host: str, model: str, fallback: Provider | None) -> tuple[Provider, bool]:
-    """The provider under whose name a model at an unknown host is paced, and whether the user has given limits for the host."""
-    limits, at_host = pacer.pools.limits, provider_named(host)
+def _owner_of(pacer: Pacer, host: str, model: str, fallback: Provider | None) -> Provider:
+    """The provider under whose name a model is paced at an unknown host for which the user has given no limits."""
+    limits = pacer.pools.limits
     home = fallback or (provider_named(limits.home) if limits.home else None)
-    sure = _has_limits(pacer, host)
-    if home is not None and not sure and limits.given_for(home.name, model, home.pool(model)) is not None:
-        return home, False
-    return at_host, sure
+    if home is not None and limits.given_for(home.name, model, home.pool(model)) is not None:
+        return home
+    return provider_named(host)
 
 
 def _remember(place: tuple[str, str], start: bytes) -> None:
