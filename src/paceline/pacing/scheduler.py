@@ -126,6 +126,7 @@ class Scheduler:
     """
 
     further: Sequence[Scheduler] = ()
+    by_hand = ByHand()
     made = False
     """Whether this process has made one: before, all that it sends goes past its limiters."""
 
@@ -134,7 +135,6 @@ class Scheduler:
         self.stated = frozenset(pool.ledger.entries.units)
         self.events: Callable[[Event], None] | None = None
         self.periods: Mapping[str, Sequence[float]] = {}
-        self.by_hand = ByHand()
         self.patience, self.retries = Patience(), RetryBudget(clock.now_ns())
         self.prompt_cache: PromptCache | None = None
         self.now_ns = clock.now_ns
