@@ -134,10 +134,7 @@ async def _describe(
 async def _guessed(
     pacer: Pacer, http: Undescribed, target: tuple[str, str], fallback: Provider | None
 ) -> Metered | None:
-    """Describe a request to an unknown host, in the dialect whose API it seems to use.
-
-    This is Anthropic's, if the request has its own header; ``fallback``; the provider of the limiter; OpenAI's dialect, which
-    carries the name of the host; Google's or Bedrock's, whose paths name the model.
+    """Describe a request to an unknown host, in the dialect that it seems to use.
 
     Its pool is the one of the dialect if the user has named this provider or given quotas for it. Otherwise it is named by
     host and model, because the published limits of a provider do not hold at another host.
@@ -145,12 +142,8 @@ async def _guessed(
     Returns:
         ``None`` for a request that costs nothing, or is not an LLM's: neither its path names a model, nor its body a model and an input.
     """
-    (host, path), home = target, pacer.pools.limits.home
-    likely = provider_named("anthropic") if http.header("anthropic-version") else fallback
-    if likely is None and home is not None:
-        likely = provider_named(home)
-    guesses: tuple[Any, ...] = (likely, provider_named(host), *map(provider_named, _BY_PATH))
-    guess = next((one for one in guesses if one is not None and is_metered(one, path)), None)
+    (host, path), likely = target, _likely(pacer, http, target, fallback)
+    guess = next((one for one in likely if one is not None and is_metered(one, path)), None)
     if guess is None:
         return None
     content = await http.content()
@@ -171,6 +164,19 @@ async def _guessed(
         payer = payer_of(pacer, guess, http.header, lambda: body, http.query)
     found = describe(pacer, guess, path, content, payer, body)
     return found and replace(found, guessed=not named)
+
+
+def _likely(pacer: Pacer, http: Undescribed, target: tuple[str, str], fallback: Provider | None) -> tuple[Any, ...]:
+    """The dialects that a request to an unknown host may use, the likely ones first.
+
+    Anthropic's, if the request has its own header; ``fallback``; the provider's of the limiter; OpenAI's, which carries the
+    name of the host; Google's or Bedrock's, whose paths name the model.
+    """
+    home = pacer.pools.limits.home
+    likely = provider_named("anthropic") if http.header("anthropic-version") else fallback
+    if likely is None and home is not None:
+        likely = provider_named(home)
+    return likely, provider_named(target[0]), *map(provider_named, _BY_PATH)
 
 
 def _has_limits(pacer: Pacer, host: str) -> bool:
