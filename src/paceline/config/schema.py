@@ -19,6 +19,7 @@ from paceline.core.plan import Overage, WhenShut
 from paceline.core.quota import CONCURRENCY as IN_FLIGHT
 from paceline.core.quota import DAY_S, INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS, Quota, Rule, parse_quotas
 from paceline.core.results import SettingsError, StoreError, warn
+from paceline.facts.form import PRICE
 from paceline.pacing.allowances import check_budget
 from paceline.pacing.joint import check_units, written
 from paceline.pacing.settings import TIMEOUT_MAX_S, Setting, declared
@@ -246,6 +247,7 @@ Day = Annotated[float, within(0, 86_400, "seconds")]
 Month = Annotated[float, within(0, RUN_S, "seconds")]
 Timeout = Annotated[float, within(0, TIMEOUT_MAX_S, "seconds")]
 Price = Annotated[float, within(0, 999_999, "a price in USD for a million tokens")]
+Fee = Annotated[float, within(0, 999_999, "a fee in USD for a request")]
 closed = with_config(ConfigDict(extra="forbid"))
 
 
@@ -313,17 +315,9 @@ class LaneTable(TypedDict, total=False):
     priority: Annotated[int, within(-1_000_000, 1_000_000)]
 
 
-class PriceTable(TypedDict, total=False):
-    """Prices of a model in US dollars for a million tokens."""
-
-    input: Price
-    output: Price
-    cached: Price
-    cache_write: Price
-    hour_write: Price
-    request: Annotated[float, within(0, 999_999, "a fee in USD for a request")]
-    audio: Price
-    audio_output: Price
+_PRICES: Final = dict.fromkeys(PRICE, Price) | {"request": Fee}
+PriceTable: Final[Any] = cast("Any", TypedDict)("PriceTable", _PRICES, total=False)
+PriceTable.__doc__ = "Prices of a model in US dollars for a million tokens."
 
 
 class UpstreamTable(TypedDict, total=False):
