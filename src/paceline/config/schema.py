@@ -373,6 +373,11 @@ def _named(its: Any, example: str, name: Any = Name) -> Any:
     return Annotated[dict[name, its], table(example)]
 
 
+def _tables(kind: Any, name: str, example: str) -> Any:
+    """Tables of one ``kind`` by name, such as ``name``."""
+    return _named(Annotated[kind, table(example)], f"{name} = {{ {example} }}")
+
+
 def _read_by(function: Callable[[Any], Any], form: Any) -> Any:
     """What ``function`` makes of a value; the JSON schema has its ``form``."""
     return Annotated[Any, PlainValidator(function, json_schema_input_type=form)]
@@ -388,22 +393,16 @@ FORMS: Final[dict[str, Any]] = {
         _read_by(lambda value: check_units(_quotas(value)), Written), '"openai/*" = "2500 requests/min"', Pattern
     ),
     CONCURRENCY: _named(Slots, "openai = 10"),
-    LANES: _named(Annotated[LaneTable, table("weight = 4")], "wrap = { weight = 4 }"),
+    LANES: _tables(LaneTable, "wrap", "weight = 4"),
     "starts": _named(_read_by(_starts, StartsTable | Literal[False]), "gemini = { max_starts = 7, time_window = 60 }"),
     "priorities": _named(Annotated[int, within(-1_000_000, 1_000_000)], '"coordinator*" = 10'),
     "retry": Annotated[RetryTable, table("max_attempts = 3")],
     "plans": Annotated[PlansTable, table("keep = 0.1")],
     BREAKER: _read_by(_breaker, bool | BreakerTable),
     "budget": _read_by(lambda value: check_budget(_quotas(value)), str | list[str]),
-    PRICES: _named(
-        Annotated[PriceTable, table("input = 1.25, output = 10.0")],
-        '"openai/my-model" = { input = 1.25, output = 10.0 }',
-    ),
-    UPSTREAMS: _named(
-        Annotated[UpstreamTable, table('base_url = "http://127.0.0.1:8000"')],
-        'local = { provider = "vllm", base_url = "http://127.0.0.1:8000" }',
-    ),
-    GROUPS: _named(Annotated[GroupTable, table('members = ["eu", "us"]')], 'gpt = { members = ["eu", "us"] }'),
+    PRICES: _tables(PriceTable, '"openai/my-model"', "input = 1.25, output = 10.0"),
+    UPSTREAMS: _tables(UpstreamTable, "local", 'provider = "vllm", base_url = "http://127.0.0.1:8000"'),
+    GROUPS: _tables(GroupTable, "gpt", 'members = ["eu", "us"]'),
     NAMES: _named(_read_by(_targets, str | list[str]), 'smart = ["openai/gpt-6-luna", "groq/openai/gpt-oss-120b"]'),
     "unlisted": Annotated[tuple[Text, ...], expected('a list of names in [models], e.g. ["smart"]', bool)],
     "settings": Annotated[SynonymsTable, table("acquire_timeout = 300")],
