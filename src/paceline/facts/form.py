@@ -34,6 +34,10 @@ def _list(what: str, one: _Field) -> _Field:
     return _Field(what, lambda value: isinstance(value, list) and value != [] and all(map(one.accepts, value)))
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def _is_expression(value: Any) -> bool:
     try:
         return isinstance(value, str) and bool(re.compile(value))
@@ -61,9 +65,7 @@ _HEAD: Final = {
     "makes": _Field("a regular expression", _is_expression),
     "slashes": _Field("true or false", lambda value: isinstance(value, bool)),
     "day_zone": _text('a time zone, e.g. "utc", or ""', r"[\w/+-]*"),
-    "cache_s": _Field(
-        "seconds", lambda value: isinstance(value, int | float) and not isinstance(value, bool) and value > 0
-    ),
+    "cache_s": _Field("seconds", lambda value: _is_number(value) and value > 0),
     "prices": _text("the name of a provider in genai-prices"),
     "default_tier": _TIER,
     "ladders": _list('ladders of rungs, e.g. [[["tier_1"], ["tier_2", "build"]]]', _list("", _list("", _TIER))),
@@ -88,13 +90,9 @@ MTOK: Final = 1_000_000
 
 def is_price(value: Any) -> bool:
     """Whether a table has the form of a price."""
-    return (
-        isinstance(value, Mapping)
-        and {"input", "output"} <= value.keys() <= set(PRICE)
-        and all(
-            isinstance(one, int | float) and not isinstance(one, bool) and 0 <= one < MTOK for one in value.values()
-        )
-    )
+    if not isinstance(value, Mapping) or not {"input", "output"} <= value.keys() <= set(PRICE):
+        return False
+    return all(_is_number(one) and 0 <= one < MTOK for one in value.values())
 
 
 _ABOUT_MODEL: Final = {
@@ -125,12 +123,8 @@ def checked(data: Any, where: str, known: Mapping[str, Mapping[str, Any]]) -> di
         SettingsError: With the first field that has another form.
     """
     joint = ": " if where else ""
-    facts = _fields(
-        data,
-        where,
-        {"day": _DAY, "providers": _Field("tables like [providers.openai]", lambda value: isinstance(value, Mapping))},
-        joint,
-    )
+    tables = _Field("tables like [providers.openai]", lambda value: isinstance(value, Mapping))
+    facts = _fields(data, where, {"day": _DAY, "providers": tables}, joint)
     found = {}
     for name, head in facts.get("providers", {}).items():
         place = f"{where}{joint}providers.{name}"
