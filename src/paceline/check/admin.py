@@ -23,7 +23,7 @@ from paceline.core.results import SettingsError, explaining
 from paceline.pacing.durable import replacing
 from paceline.providers.registry import PROVIDERS, provider_named
 from paceline.providers.roots import host_root, without_version
-from paceline.responses.values import decode
+from paceline.responses.values import MAX_COUNT, as_number, decode
 
 TIMEOUT_S: Final = 30.0
 PAGES_MAX: Final = 100
@@ -188,11 +188,7 @@ def told(asked: list[Question], today: date) -> dict[str, list[Row]]:
 
 def _sound(said: Mapping[str, Any]) -> dict[str, Any]:
     """What a row can state: a limit of nothing would stop all requests, which an answer does then."""
-    return {
-        name: value
-        for name, value in said.items()
-        if name == "until" or (isinstance(value, int | float) and not isinstance(value, bool) and 1 <= value <= 1e15)
-    }
+    return {name: value for name, value in said.items() if name == "until" or 1 <= (as_number(value) or 0) <= MAX_COUNT}
 
 
 def _rows(models: Mapping[str, Mapping[str, Any]], source: str, today: date) -> Iterator[Row]:
