@@ -31,7 +31,7 @@ class Documented(Helped):
 
 
 @click.command(cls=Documented, epilog=EPILOG)
-@click.argument("file", required=False, type=click.Path(path_type=Path))
+@click.argument("file", required=False, type=options.FILE)
 @click.option("--schema", is_flag=True, help="Print the JSON schema of the settings, for your editor.")
 @click.option("--provider", help="The provider.")
 @options.TIER

@@ -107,7 +107,7 @@ def command() -> None:
 
 
 @command.command(name="check")
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=options.FILE)
 def check_facts(file: Path) -> None:
     """Check a file of facts about providers.
 

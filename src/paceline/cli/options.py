@@ -27,6 +27,10 @@ def several(name: str, about: str, metavar: str | None = None) -> Decorator:
     return click.option(name, f"{name.removeprefix('--')}s", multiple=True, metavar=metavar, help=about)
 
 
+FILE: Final = click.Path(path_type=Path)
+FOUND: Final = click.Path(path_type=Path, exists=True)
+"""A file, and one that must exist."""
+
 LIMIT: Decorator = several(
     "--limit", "The limits of a model: 'gpt-6-luna=500 requests/min,400k tokens/min'. Repeatable."
 )
@@ -37,7 +41,7 @@ BASE_URL: Decorator = click.option(
 CONFIG: Decorator = click.option(
     "--config",
     "file",
-    type=click.Path(path_type=Path),
+    type=FILE,
     help="The settings, TOML or YAML. [default: $PACELINE_CONFIG, or paceline.toml or paceline.yaml in this folder]",
 )
 KEY: Decorator = click.option(
@@ -58,9 +62,7 @@ PORT: Decorator = click.option(
 
 TIERS: Decorator = several("--tier", "Your tier at the provider, or all for every tier. Repeatable.")
 PICTURE: Decorator = click.option(
-    "--picture",
-    type=click.Path(path_type=Path),
-    help="Draw the use of the quotas over time in this file, .svg or .png.",
+    "--picture", type=FILE, help="Draw the use of the quotas over time in this file, .svg or .png."
 )
 
 _ROWS: Final[tuple[Decorator, ...]] = (

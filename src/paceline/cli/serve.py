@@ -66,16 +66,10 @@ a file). If a variable is not set, the gateway passes on the client's key. After
 @options.ON_STORE_FAILURE
 @click.option("--workers", type=click.IntRange(1, 256), default=1, show_default=True, help="Processes that serve.")
 @click.option("--watch", is_flag=True, help="When the settings change, start a new process with them.")
-@click.option(
-    "--keys", type=click.Path(path_type=Path), help="The file of client keys. [default: the file of `paceline keys`]"
-)
-@click.option(
-    "--tls-cert", "certificate", type=click.Path(exists=True, path_type=Path), help="Serve HTTPS with this certificate."
-)
-@click.option(
-    "--tls-key", "private_key", type=click.Path(exists=True, path_type=Path), help="The private key of the certificate."
-)
-@click.option("--access-log", type=click.Path(path_type=Path), help="Append one JSON line per request to this file.")
+@click.option("--keys", type=options.FILE, help="The file of client keys. [default: the file of `paceline keys`]")
+@click.option("--tls-cert", "certificate", type=options.FOUND, help="Serve HTTPS with this certificate.")
+@click.option("--tls-key", "private_key", type=options.FOUND, help="The private key of the certificate.")
+@click.option("--access-log", type=options.FILE, help="Append one JSON line per request to this file.")
 @click.option(
     "--drain",
     "drain_s",
