@@ -122,7 +122,8 @@ def test_a_shipped_scenario_says_what_to_tell_the_limiter():
 
 def test_the_batch_apis_have_settings_and_a_line_in_the_tally(paceline_emulator):
     options = "validating_s=0,finalizing_s=0,turnaround_s=0,enqueued_tokens=2M,in_order=true,queue_full=429"
-    emulator = paceline_emulator(**emulate._settings(None, (), None, options, {}).values())
+    given = {"batches": command.make_context("emulate", ["--batches", options]).params["batches"]}
+    emulator = paceline_emulator(**emulate._settings(None, given).values())
     params = {"model": "claude", "max_tokens": 5, "messages": [{"role": "user", "content": "hello"}]}
     body = {"requests": [{"custom_id": "a", "params": params}]}
     made = httpx2.post(f"{emulator.base_url}/v1/messages/batches", json=body, headers={"x-api-key": "any"})

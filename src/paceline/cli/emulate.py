@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -14,6 +14,9 @@ from paceline.emulator.scenario import load, scenarios
 from paceline.emulator.settings import Settings, SettingsError
 from paceline.pacing.lack import raise_files
 
+EXAMPLES: Final = {"--faults": "503=0.02", "--batches": "turnaround_s=420"}
+"""The options that set several values by name."""
+
 
 def _list(_: click.Context, __: click.Parameter, asked: bool) -> None:
     """Print the shipped scenarios and exit."""
@@ -22,6 +25,28 @@ def _list(_: click.Context, __: click.Parameter, asked: bool) -> None:
     for name in scenarios():
         click.echo(f"{name:24}{load(name).summary}")
     raise click.exceptions.Exit
+
+
+def _named(_: click.Context, option: click.Parameter, text: str | None) -> dict[str, Any] | None:
+    """The values in an option like ``500=0.02,529=0.01``, by name."""
+    return None if text is None else dict(_value(option.opts[0], part) for part in text.split(",") if part.strip())
+
+
+def _value(option: str, part: str) -> tuple[str, Any]:
+    """A name and its value: a number, also with k, M or B, ``true``, ``false`` or a name."""
+    name, _, text = map(str.strip, part.partition("="))
+    if not text:
+        raise click.UsageError(f"{option} {part!r}: write it like {EXAMPLES[option]!r}")
+    if name == "queue_full":
+        return name, text
+    if text in ("true", "false"):
+        return name, text == "true"
+    scale = {"k": 1_000, "m": 1_000_000, "b": 1_000_000_000}.get(text[-1].lower(), 1)
+    try:
+        number = float(text if scale == 1 else text[:-1]) * scale
+    except ValueError:
+        raise click.UsageError(f"{option} {part!r}: {text!r} is no number") from None
+    return name, int(number) if number.is_integer() else number
 
 
 @click.command(cls=Helped, short_help="serve an API that limits like a provider")
@@ -39,11 +64,13 @@ def _list(_: click.Context, __: click.Parameter, asked: bool) -> None:
 @click.option(
     "--faults",
     metavar="KIND=P,...",
+    callback=_named,
     help="The share of requests with a fault: '500=0.02,529=0.01'. Also 429, drop, slow, growth, stream.",
 )
 @click.option(
     "--batches",
     metavar="NAME=VALUE,...",
+    callback=_named,
     help="Serve the Batch APIs: 'turnaround_s=420,cancel_s=60,enqueued_tokens=2M'.",
 )
 @click.option("--cache", is_flag=True, default=None, help="Cache prompts for 5 min, as Anthropic and OpenAI do.")
@@ -72,15 +99,7 @@ def _list(_: click.Context, __: click.Parameter, asked: bool) -> None:
 @click.option(
     "--scenarios", is_flag=True, is_eager=True, expose_value=False, callback=_list, help="List the scenarios."
 )
-def command(
-    host: str,
-    port: int,
-    limits: tuple[str, ...],
-    faults: str | None,
-    batches: str | None,
-    scenario: str | None,
-    **given: Any,
-) -> None:
+def command(host: str, port: int, scenario: str | None, **given: Any) -> None:
     """Serve an API that limits like a provider.
 
     The emulator has the APIs of OpenAI, Anthropic, Gemini, Azure OpenAI and Groq, with their limits, headers and refusals. Nothing leaves this
@@ -90,7 +109,7 @@ def command(
     from paceline.emulator.server import listen, make_server
     from paceline.gateway.signals import end_by_signals
 
-    app = App(_settings(scenario, limits, faults, batches, given))
+    app = App(_settings(scenario, given))
     try:
         listener = listen(host, port)
     except OSError as error:
@@ -119,49 +138,16 @@ def _greeting(address: str, scenario: str | None) -> Iterator[str]:
         yield from (f"limits for your limiter: {world.client_limits}",) if world.client_limits else ()
 
 
-def _settings(
-    scenario: str | None, limits: tuple[str, ...], faults: str | None, batches: str | None, given: dict[str, Any]
-) -> Settings:
+def _settings(scenario: str | None, given: dict[str, Any]) -> Settings:
     """The scenario's settings, overridden by the command line."""
     try:
         values = dict(load(scenario).settings) if scenario else {}
-        values |= {name: value for name, value in given.items() if value is not None}
-        if limits:
-            values["limits"] = list(limits)
-        if faults is not None:
-            values["faults"] = dict(_fault(part) for part in faults.split(",") if part.strip())
-        if batches is not None:
-            values["batches"] = dict(values.get("batches", {})) | dict(
-                _batch(part) for part in batches.split(",") if part.strip()
-            )
-        return Settings.of(values)
+        given = {name: value for name, value in given.items() if value not in (None, ())}
+        if "batches" in given:
+            given["batches"] = values.get("batches", {}) | given["batches"]
+        return Settings.of(values | given)
     except SettingsError as error:
         raise click.UsageError(str(error)) from None
-
-
-def _fault(part: str) -> tuple[str, float]:
-    kind, _, probability = part.partition("=")
-    try:
-        return kind.strip(), float(probability)
-    except ValueError:
-        raise click.UsageError(f"--faults {part!r}: write it like '503=0.02'") from None
-
-
-def _batch(part: str) -> tuple[str, Any]:
-    """One setting of the Batch APIs: a number, also with k, M or B, ``true``, ``false`` or a name."""
-    name, _, text = map(str.strip, part.partition("="))
-    if not text:
-        raise click.UsageError(f"--batches {part!r}: write it like 'turnaround_s=420'")
-    if name == "queue_full":
-        return name, text
-    if text in ("true", "false"):
-        return name, text == "true"
-    scale = {"k": 1_000, "m": 1_000_000, "b": 1_000_000_000}.get(text[-1].lower(), 1)
-    try:
-        number = float(text if scale == 1 else text[:-1]) * scale
-    except ValueError:
-        raise click.UsageError(f"--batches {part!r}: {text!r} is no number") from None
-    return name, int(number) if number.is_integer() else number
 
 
 def _table(tally: dict[str, Any]) -> str:
