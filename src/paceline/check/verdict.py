@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
+from paceline.config.starter import toml
 from paceline.core.quota import Quota
 from paceline.core.results import Reading, Refusal
 
@@ -102,10 +102,6 @@ def to_toml(provider: str | None, base_url: str | None, limits: Iterable[tuple[s
         base_url: The address, if it is not the provider's own.
         limits: Findings by ``provider/model``.
     """
-    settings = {"provider": provider, "base_url": base_url}
-    lines = [f"{name} = {json.dumps(value)}" for name, value in settings.items() if value]
-    lines += ["", "[limits]"]
-    for model, findings in limits:
-        quotas = ", ".join(json.dumps(str(finding.use)) for finding in findings)
-        lines.append(f"{json.dumps(model)} = [{quotas}]")
-    return "\n".join(lines).strip() + "\n"
+    plain = {name: value for name, value in (("provider", provider), ("base_url", base_url)) if value}
+    quotas = {model: [str(finding.use) for finding in findings] for model, findings in limits}
+    return "\n".join(toml({**plain, "limits": quotas})).lstrip() + "\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from paceline.providers.registry import PROVIDERS
@@ -49,7 +49,7 @@ def of_environment(environ: Mapping[str, str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def of_settings(settings: Mapping[str, Any], source: str, lost: Iterable[str], variables: Iterable[str] = ()) -> str:
+def of_settings(settings: Mapping[str, Any], source: str, lost: Sequence[str], variables: Iterable[str] = ()) -> str:
     """Settings as TOML, with what was lost as comments.
 
     Args:
@@ -61,14 +61,18 @@ def of_settings(settings: Mapping[str, Any], source: str, lost: Iterable[str], v
     lines = [EDITORS, f"# Converted by `paceline init --from {source}`.", ""]
     if needed := ", ".join(variables):
         lines[2:2] = [f"# The keys that it needs, in variables or files (NAME_FILE): {needed}"]
-    plain = {name: value for name, value in settings.items() if not isinstance(value, Mapping)}
-    lines += [f"{_key(name)} = {_value(value)}" for name, value in plain.items()]
-    for name, table in settings.items():
-        if isinstance(table, Mapping):
-            lines += ["", f"[{_key(name)}]", *(f"{_key(entry)} = {_value(value)}" for entry, value in table.items())]
-    lost = list(lost)
+    lines += toml(settings)
     lines += ["", "# What differs, or has no counterpart:", *(f"# * {one}" for one in lost)] if lost else []
     return "\n".join(lines) + "\n"
+
+
+def toml(settings: Mapping[str, Any]) -> Iterator[str]:
+    """The lines of settings: values, and then tables of values."""
+    plain = {name: value for name, value in settings.items() if not isinstance(value, Mapping)}
+    yield from (f"{_key(name)} = {_value(value)}" for name, value in plain.items())
+    for name, table in settings.items():
+        if isinstance(table, Mapping):
+            yield from ("", f"[{_key(name)}]", *(f"{_key(entry)} = {_value(value)}" for entry, value in table.items()))
 
 
 def _key(name: str) -> str:
