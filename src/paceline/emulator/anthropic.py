@@ -7,24 +7,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 from paceline.emulator.parts import life_of, prompt_parts
-from paceline.emulator.prompt_cache import PromptPart, ServerPrompt
-from paceline.emulator.settings import Settings
+from paceline.emulator.prompt_cache import PromptPart
+from paceline.emulator.settings import PERIODS, Settings
 from paceline.emulator.text import count_content, count_messages, count_tools, write
 from paceline.emulator.wire import Ask, Dialect, ErrorParts, Header, HttpAnswer, count_of, pieces, request_id, sse
 from paceline.emulator.world import Admitted, Counting, Level, Refused
 
 ORGANIZATION = "00000000-0000-4000-8000-000000000000"
 
-LOOKBACK = 20
-"""How many blocks before a breakpoint are looked up in the cache (Anthropic's documentation of prompt caching, 2026-09)."""
-
 _FAMILIES = ("requests", "input_tokens", "output_tokens", "tokens")
-_PERIODS = {1.0: "second", 60.0: "minute", 3_600.0: "hour", 86_400.0: "day"}
 
 
 class EmulatedAnthropic(Dialect):
@@ -49,6 +44,7 @@ class EmulatedAnthropic(Dialect):
         "failure": (500, "Internal server error", {"type": "api_error"}),
         "other": (400, "{refused.detail}", {"type": "invalid_request_error"}),
     }  # fmt: skip
+    LOOKBACK = 20  # Anthropic's documentation of prompt caching, 2026-09
     NO_JSON = "The request body is not valid JSON."
     NO_MODEL = "model: Field required"
 
@@ -67,9 +63,6 @@ class EmulatedAnthropic(Dialect):
         if parts and (life := life_of(value)):
             parts[-1] = parts[-1]._replace(life=life)
         return parts
-
-    def prompt(self, model: str, parts: Sequence[PromptPart]) -> ServerPrompt:
-        return replace(super().prompt(model, parts), lookback=LOOKBACK)
 
     def rate_headers(self, levels: list[Level], now: float) -> list[Header]:
         """``anthropic-ratelimit-{requests,input-tokens,output-tokens,tokens}-{limit,remaining,reset}``.
@@ -102,7 +95,7 @@ class EmulatedAnthropic(Dialect):
         if settings.body_numbers:
             quota = f"{refused.limit:,.0f} concurrent connections"
             if refused.period_s:
-                period = _PERIODS.get(refused.period_s, "minute")
+                period = PERIODS.get(refused.period_s, "minute")
                 quota = f"{refused.limit:,.0f} {refused.unit.replace('_', ' ')} per {period}"
             text = (
                 f"This request would exceed the rate limit for your organization ({ORGANIZATION}) of {quota}."

@@ -10,13 +10,12 @@ import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from paceline.emulator.settings import Settings
+from paceline.emulator.settings import PERIODS, Settings
 from paceline.emulator.text import count_messages, count_tools, write
 from paceline.emulator.wire import Ask, Dialect, ErrorParts, HttpAnswer, count_of, load, pieces, sse
 from paceline.emulator.world import Admitted, Counting, Refused
 
 _DONE = b"data: [DONE]\n\n"
-_PERIODS = {3_600.0: "hour", 86_400.0: "day"}
 
 
 class EmulatedCohere(Dialect):
@@ -49,7 +48,7 @@ class EmulatedCohere(Dialect):
         if refused.unit == "requests":
             text = (
                 f"You are using a Trial key, which is limited to {refused.limit:.0f} API calls /"
-                f" {_PERIODS.get(refused.period_s, 'minute')}. You can continue to use the Trial key for free or"
+                f" {PERIODS.get(refused.period_s, 'minute')}. You can continue to use the Trial key for free or"
                 " upgrade to a Production key."
             )
         numbers = settings.body_numbers and refused.period_s

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from email.utils import formatdate
 from typing import Any
 
-from paceline.emulator.settings import Settings
+from paceline.emulator.settings import PERIODS, Settings
 from paceline.emulator.text import PER_MESSAGE, count_content, count_tools, write
 from paceline.emulator.wire import Ask, Dialect, ErrorParts, Header, HttpAnswer, count_of, pieces, sse
 from paceline.emulator.world import Admitted, Counting, Level, Refused
@@ -20,8 +20,6 @@ _WRONG_KEY = {"@type": _RPC + "ErrorInfo", "reason": "API_KEY_INVALID", "domain"
 _METRIC = "generativelanguage.googleapis.com/generate_content_free_tier_"
 _SHORTEST_S = 38.238400923
 """The wait that a refusal by a day's quota states (captured), though it is far too short."""
-
-_PER = {60.0: "Minute", 3_600.0: "Hour", 86_400.0: "Day"}
 
 
 class EmulatedGemini(Dialect):
@@ -69,7 +67,7 @@ class EmulatedGemini(Dialect):
     def over_limit(self, refused: Refused, settings: Settings) -> ErrorParts:
         if not settings.body_numbers or not refused.period_s:
             return self.REFUSALS["other"]
-        requests, per = refused.unit == "requests", _PER.get(refused.period_s, "Minute")
+        requests, per = refused.unit == "requests", PERIODS.get(refused.period_s, "minute").capitalize()
         metric = _METRIC + ("requests" if requests else "input_token_count")
         quota = f"RequestsPer{per}PerProjectPerModel" if requests else f"ContentInputTokensPerModelPer{per}"
         delay_s = _SHORTEST_S if refused.period_s > 3_600 or refused.kind == "too_large" else max(0.01, refused.wait_s)

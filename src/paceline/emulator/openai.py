@@ -15,7 +15,7 @@ from typing import Any
 
 from paceline.emulator.parts import prompt_parts
 from paceline.emulator.prompt_cache import PromptPart, ServerPrompt, chain
-from paceline.emulator.settings import Settings
+from paceline.emulator.settings import PERIODS, Settings
 from paceline.emulator.text import count_content, count_messages, count_tools, write
 from paceline.emulator.wire import Ask, Dialect, ErrorParts, Header, HttpAnswer, count_of, load, pieces, sse
 from paceline.emulator.world import Admitted, Counting, Level, Refused
@@ -261,7 +261,7 @@ class EmulatedGroq(EmulatedOpenAI):
         never = refused.kind == "too_large"
         text = f"{'Request too large' if never else 'Rate limit reached'} for model `{refused.model}`"
         if settings.body_numbers:
-            period = {3_600.0: "hour", 86_400.0: "day"}.get(refused.period_s, "minute")
+            period = PERIODS.get(refused.period_s, "minute")
             quota = _quota(refused.unit, period) if refused.period_s else "concurrent requests"
             text += f" in organization `org_emulated` service tier `on_demand` on {quota}: {_numbers(refused)}"
             text += ", please reduce your message size and try again." if never else "."

@@ -17,6 +17,9 @@ WAITS = ("", "true", "none", "full", "long")
 NINE_OF_TEN = 1.2815515655446004
 """The standard deviations below which nine of ten normally distributed numbers are."""
 
+PERIODS = {1.0: "second", 60.0: "minute", 3_600.0: "hour", 86_400.0: "day"}
+"""The periods of quotas in words, by their seconds."""
+
 _PERIODS = {"s": 1.0, "sec": 1.0, "min": 60.0, "hour": 3_600.0, "day": 86_400.0}
 _SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9}
 _LIMIT = re.compile(

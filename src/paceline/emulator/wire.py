@@ -80,6 +80,7 @@ class Dialect(ABC):
             error, ``other`` is for the kinds that are not listed.
         ERROR_TYPE: The content type of errors.
         STATES_WAIT: Whether a refusal has the header ``retry-after``.
+        LOOKBACK: How many blocks before a breakpoint are looked up in the cache.
         NO_JSON: The error text for a body that is no JSON object.
         NO_MODEL: The error text for a request without a model.
     """
@@ -91,6 +92,7 @@ class Dialect(ABC):
     REFUSALS: ClassVar[Mapping[str, ErrorParts]]
     ERROR_TYPE: ClassVar[bytes] = JSON[1]
     STATES_WAIT: ClassVar[bool] = True
+    LOOKBACK: ClassVar[int] = 0
     NO_JSON: ClassVar[str]
     NO_MODEL: ClassVar[str] = ""
 
@@ -124,7 +126,7 @@ class Dialect(ABC):
 
     def prompt(self, model: str, parts: Sequence[PromptPart]) -> ServerPrompt:
         """The prompt of these parts as the provider's cache sees it: it is cached up to each part that asks for that."""
-        return ServerPrompt(chain(model, parts))
+        return ServerPrompt(chain(model, parts), self.LOOKBACK)
 
     def rate_headers(self, levels: list[Level], now: float) -> list[Header]:  # noqa: ARG002
         """The rate-limit headers; none of a provider that shows no quota."""
