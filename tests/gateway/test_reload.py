@@ -30,8 +30,7 @@ from paceline.gateway import stamps
 from paceline.gateway.certificate import Certificate
 from paceline.gateway.life import LifeEvent
 from paceline.gateway.server import ProcessSettings, server_config
-from paceline.gateway.settings_file import SettingsFile
-from paceline.gateway.supervisor import Supervisor
+from paceline.gateway.supervisor import SettingsFile, Supervisor
 from paceline.gateway.upstreams import Secret
 from waits import until
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from paceline.config import Config
     from paceline.gateway.server import ProcessSettings
-    from paceline.gateway.settings_file import SettingsFile
+    from paceline.gateway.supervisor import SettingsFile
 
 OF_PROCESS = "workers", "certificate", "private_key", "access_log", "drain_s", "stop_s", "otel"
 """The options that :class:`~paceline.gateway.server.ProcessSettings` has by the same name."""
@@ -163,7 +163,7 @@ def command(
 
 def _watched(file: Path | None, load: Callable[[], Config], *, demo: bool) -> SettingsFile:
     """The file of the settings that is watched."""
-    from paceline.gateway.settings_file import SettingsFile
+    from paceline.gateway.supervisor import SettingsFile
 
     if file is None or demo:
         raise SettingsError("--watch needs a file of settings, and none for --demo: name one with --config")
