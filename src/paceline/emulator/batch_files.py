@@ -21,8 +21,6 @@ MOST_BYTES = 2_000_000_000
 MOST_PROBLEMS = 50
 """The most errors that a failed batch lists."""
 
-PURPOSES = ("batch", "batch-api", "assistants", "fine-tune", "vision", "user_data", "evals")
-
 
 @dataclass(eq=False)
 class StoredFile:

@@ -15,33 +15,19 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from paceline.emulator.asgi import Receive, Scope, Send, read_body, send_answer
-from paceline.emulator.batch_files import (
-    PURPOSES,
-    StoredFile,
-    StoredFiles,
-    below,
-    entry,
-    read_bodies,
-    read_form,
-    read_lines,
-)
+from paceline.emulator.batch_files import StoredFile, StoredFiles, below, entry, read_bodies, read_form, read_lines
 from paceline.emulator.batch_gemini import GeminiBatches
 from paceline.emulator.batch_shapes import anthropic_batch, file_of, mistral_job, openai_batch, together_job
 from paceline.emulator.batch_wire import BatchCall, BatchError, BatchReply, answer_serial, answer_to
-from paceline.emulator.batches import (
-    MOST_BATCHES,
-    BatchEntry,
-    BatchProblem,
-    EmulatedBatch,
-    EmulatedBatches,
-    Full,
-    queue_text,
-)
+from paceline.emulator.batches import BatchEntry, BatchProblem, EmulatedBatch, EmulatedBatches, Full, queue_text
 from paceline.emulator.dialects import ANTHROPIC, GEMINI, OPENAI_LIKE, openai_like
 from paceline.emulator.wire import JSON, Dialect, Header, HttpAnswer, dump, load, request_id
 from paceline.emulator.world import Refused, World
 
 JSONL: Header = (b"content-type", b"application/x-jsonl")
+PURPOSES = ("batch", "batch-api", "assistants", "fine-tune", "vision", "user_data", "evals")
+"""The purposes that an uploaded file may have."""
+
 _STEP = 200
 """Lines of results that are written before another task of the server has its turn."""
 
@@ -241,7 +227,7 @@ class BatchApi:
             return [*map(show, found)]
         if call.style == "mistral":
             size = call.number("page_size", 100, 1_000)
-            start = call.number("page", 0, MOST_BATCHES) * size
+            start = call.number("page", 0, len(found)) * size
             return {"object": "list", "data": [*map(show, found[start : start + size])], "total": len(found)}
         if call.style == "anthropic":
             return _page(found, show, call, 20, 1_000, after="after_id")
