@@ -11,7 +11,8 @@ import pytest
 from config_helpers import load_limiter
 
 import paceline
-from paceline.config import Config, find_file, parse_base_url, parse_limit
+from paceline.config import Config, find_file, parse_limit
+from paceline.config.schema import parse_base_url
 from paceline.config.sources import PROBLEMS_MAX
 from paceline.core.quota import Quota, Rule, parse_quotas
 from paceline.core.results import PacelineWarning, SettingsError

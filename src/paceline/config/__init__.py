@@ -20,20 +20,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from paceline import facts
-from paceline.config.schema import (
-    ANY,
-    BREAKER,
-    FACTS,
-    LANES,
-    LIMITS,
-    RUN_S,
-    TABLES,
-    Key,
-    Said,
-    SettingsTable,
-    parse_base_url,
-    read,
-)
+from paceline.config.schema import BREAKER, FACTS, LANES, LIMITS, RUN_S, TABLES, Key, Said, SettingsTable, read
 from paceline.config.settings import FileSettings
 from paceline.config.sources import (
     ENV_PREFIX,
@@ -58,7 +45,7 @@ from paceline.pacing.settings import PacingSettings, PlainSettings
 from paceline.providers.registry import maker, prefixed, provider_named
 from paceline.providers.tables import DEFAULT, counted_units, lookup
 
-__all__ = ["ANY", "ENV_PREFIX", "Config", "find_file", "load_arguments", "parse_base_url", "parse_limit"]
+__all__ = ["ENV_PREFIX", "Config", "find_file", "load_arguments", "parse_limit"]
 
 OPTIONS = ("clock", "events")
 """Arguments of a limiter that are not settings."""

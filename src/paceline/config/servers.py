@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from paceline.config import ENV_PREFIX, Config, parse_base_url
+from paceline.config import ENV_PREFIX, Config
+from paceline.config.schema import parse_base_url
 from paceline.core.hints import did_you_mean
 from paceline.core.results import SettingsError, explaining
 from paceline.facts import text_in

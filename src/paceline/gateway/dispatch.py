@@ -29,15 +29,7 @@ from paceline.gateway.refusals import CredentialRefusals
 from paceline.gateway.relay import HOP_BY_HOP, ClientReply, Relayed, forwarded, readable
 from paceline.gateway.shares import Shares
 from paceline.gateway.unmetered import own_list, send_unmetered
-from paceline.gateway.upstreams import (
-    ACCOUNT,
-    JUDGED_HEADERS,
-    LITELLM_KEY,
-    OF_CLIENT,
-    Upstream,
-    path_at,
-    without_key,
-)
+from paceline.gateway.upstreams import ACCOUNT, JUDGED_HEADERS, LITELLM_KEY, OF_CLIENT, Upstream, path_at, without_key
 from paceline.gateway.waiting import (
     Further,
     HeldRequest,

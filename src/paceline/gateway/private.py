@@ -12,7 +12,8 @@ from urllib.parse import SplitResult, urlsplit
 
 import uvicorn
 
-from paceline.config import Config, parse_base_url
+from paceline.config import Config
+from paceline.config.schema import parse_base_url
 from paceline.config.servers import ENVIRONMENT, FILE, NO_KEY, server
 from paceline.core.results import SettingsError, explaining
 from paceline.gateway.handover import listen
