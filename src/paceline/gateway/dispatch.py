@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from typing import Final
 
 from paceline.core.hints import did_you_mean
@@ -24,22 +24,13 @@ from paceline.gateway.metering import Metering
 from paceline.gateway.names import name_asked, renamed_path
 from paceline.gateway.passing import Passing
 from paceline.gateway.protocol import HttpProtocol
-from paceline.gateway.reading import LARGE, STICKY, Seen
+from paceline.gateway.reading import STICKY, Seen
 from paceline.gateway.refusals import CredentialRefusals
 from paceline.gateway.relay import HOP_BY_HOP, ClientReply, Relayed, forwarded, readable
 from paceline.gateway.shares import Shares
 from paceline.gateway.unmetered import own_list, send_unmetered
 from paceline.gateway.upstreams import ACCOUNT, JUDGED_HEADERS, LITELLM_KEY, OF_CLIENT, Upstream, path_at, without_key
-from paceline.gateway.waiting import (
-    Further,
-    HeldRequest,
-    Identity,
-    KeptExchange,
-    KeptRoutedExchange,
-    Rhythm,
-    identity,
-    rhythm_of,
-)
+from paceline.gateway.waiting import Further, HeldRequest, KeptExchange, KeptRoutedExchange, Rhythm, rhythm_of
 from paceline.gateway.windows import bound, has_login, shut, shut_meanwhile
 from paceline.http.routed import Way
 from paceline.http.unpaced import announce
@@ -133,11 +124,7 @@ class Dispatch:
                 else:
                     # Before a place is claimed: nothing may fail after that.
                     asked_s = number(request.options, _KEEPALIVE, *NOTES_S, also=0.0)
-                    identify = _identity_of(request)
-                    if len(body) > LARGE:
-                        identify = cache(identify)
-                        await asyncio.to_thread(identify)
-                    found = self.held.claim(request, exchange, requests, identify)
+                    found = await self.held.claim(request, exchange, requests)
                     if isinstance(found, HeldRequest):
                         if found.task is None and others:
                             found.further = self._further(found, [first, *others], body)
@@ -375,13 +362,6 @@ def _take_lane(key: ClientKey | None, options: Mapping[bytes, str]) -> None:
             raise RequestError(400, "option", f"a lane, a name or a key must have 1 to {NAME_MAX} characters")
     if key is None and (lane is not None or priority is not None):
         current_lane.set((lane or f"priority {priority:g}", None, None if priority is None else int(priority)))
-
-
-def _identity_of(request: Incoming) -> Callable[[], Identity]:
-    body = b"".join(request.parts)
-    whose = f"{request.user} {request.place.name} "  # a place and an answer are one user's, at one server
-    asked = f"{request.head.method} {request.path}?{request.head.query}"
-    return partial(identity, request.owner, whose, asked, request.head.headers, body)
 
 
 def _is_unread(request: Incoming) -> bool:

@@ -6,14 +6,16 @@ import asyncio
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache, partial
 from typing import Any
 
 from paceline.gateway.answers import KeptAnswers
 from paceline.gateway.errors import RequestError
 from paceline.gateway.incoming import Bodies, Incoming
 from paceline.gateway.life import Life
+from paceline.gateway.reading import LARGE
 from paceline.gateway.relay import ClientReply, Relayed
-from paceline.gateway.waiting import IDEMPOTENCY, HeldRequest, Identity, KeptExchange, KeptPlaces
+from paceline.gateway.waiting import IDEMPOTENCY, HeldRequest, Identity, KeptExchange, KeptPlaces, identity
 
 
 class HeldRequests:
@@ -66,10 +68,12 @@ class HeldRequests:
             }  # fmt: skip
         return state
 
-    def claim(
-        self, request: Incoming, exchange: KeptExchange, requests: list[Relayed], identify: Callable[[], Identity]
-    ) -> HeldRequest | ClientReply:
+    async def claim(self, request: Incoming, exchange: KeptExchange, sent: list[Relayed]) -> HeldRequest | ClientReply:
         """The request in the place that was kept for it, or else in a new one; or the answer that was kept for it."""
+        identify = _identity_of(request)
+        if sum(map(len, request.parts)) > LARGE:
+            identify = cache(identify)
+            await asyncio.to_thread(identify)
         headers, owner, now_s = request.head.headers, request.owner, time.monotonic()
         named: Identity | None = None
         if request.key is not None and request.head.first.get(IDEMPOTENCY):
@@ -86,7 +90,7 @@ class HeldRequests:
                 if content is not None:
                     raise RequestError(409, "under_way", "a request with this Idempotency-Key is being answered")
                 self.answers.begin(named)
-            return HeldRequest(exchange, requests, identify, now_s, named)
+            return HeldRequest(exchange, sent, identify, now_s, named)
         if kept.reader is not None:
             kept.reader.cancel()
         self._bodies.release(owner, request.parts)
@@ -130,3 +134,10 @@ class HeldRequests:
         task, held.task = held.task, None  # which has the request, once it is cancelled
         if task is not None and not task.cancel() and not task.cancelled() and task.exception() is None:
             task.result().close()
+
+
+def _identity_of(request: Incoming) -> Callable[[], Identity]:
+    body = b"".join(request.parts)
+    whose = f"{request.user} {request.place.name} "  # a place and an answer are one user's, at one server
+    asked = f"{request.head.method} {request.path}?{request.head.query}"
+    return partial(identity, request.owner, whose, asked, request.head.headers, body)
