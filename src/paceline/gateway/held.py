@@ -61,12 +61,11 @@ class HeldRequests:
         if exchange is None:
             return None
         why = exchange.acquisition.why() if exchange.acquisition is not None else None
-        state: dict[str, Any] = {"id": called, "pool": exchange.record.pool, "state": "in flight"}
-        if why is not None:
-            state |= {
-                "state": "waiting", "ahead": why.ahead, "binds": why.quota, "expected_wait_s": why.expected_wait_s
-            }  # fmt: skip
-        return state
+        asked = {"id": called, "pool": exchange.record.pool}
+        if why is None:
+            return asked | {"state": "in flight"}
+        wait = {"ahead": why.ahead, "binds": why.quota, "expected_wait_s": why.expected_wait_s}
+        return asked | {"state": "waiting"} | wait
 
     async def claim(self, request: Incoming, exchange: KeptExchange, sent: list[Relayed]) -> HeldRequest | ClientReply:
         """The request in the place that was kept for it, or else in a new one; or the answer that was kept for it."""

@@ -122,7 +122,11 @@ def look(task: Task, read: bytes, *, sent: bool) -> Seen:
     first, _ = task.members[0]
     model = model_asked(first, unquote(task.path), named, calls[0].model)
     asked = Asked(unquote(task.path), task.query, task.headers, read, sent)
-    return seen._replace(refusal=_refusal(task.key, task.group, first, model, asked))
+    try:
+        check_rights(task.key, task.group or first.name, first, model, asked)
+    except RequestError as error:
+        return seen._replace(refusal=(error.status, error.word, str(error)))
+    return seen
 
 
 def _calls(task: Task, fields: Mapping[str, Any], bodies: tuple[bytes | None, ...]) -> Iterator[Call]:
@@ -151,14 +155,6 @@ def _elsewhere(task: Task, body: bytes) -> Seen:
         for member, (provider, models) in enumerate(task.members)
     ]
     return seen._replace(fields=fields, content=b"", asking=tuple(asked))
-
-
-def _refusal(key: ClientKey, group: str, provider: Provider, model: str, asked: Asked) -> tuple[int, str, str] | None:
-    try:
-        check_rights(key, group or provider.name, provider, model, asked)
-    except RequestError as error:
-        return error.status, error.word, str(error)
-    return None
 
 
 class BodyReader:
