@@ -37,26 +37,18 @@ class Documented(Helped):
 @options.TIER
 @options.limits
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def command(
-    *,
-    file: Path | None,
-    schema: bool,
-    limits: tuple[str, ...],
-    as_json: bool,
-    **given: Any,
-) -> None:
+def command(*, file: Path | None, schema: bool, as_json: bool, **given: Any) -> None:
     """Show the settings in effect, and where each comes from.
 
     It never shows passwords.
     """
-    from paceline.config import Config, find_file, parse_limit
+    from paceline.config import Config, find_file
     from paceline.config.schema import json_schema
     from paceline.config.show import rows
 
     if schema:
         click.echo(json.dumps(json_schema(), indent=2))
         return
-    given["limits"] = dict(parse_limit(text) for text in limits)
     config = Config.load(find_file(file), given=given)
     settings = rows(config)
     if as_json:

@@ -55,7 +55,7 @@ def _value(option: str, part: str) -> tuple[str, Any]:
 @several(
     "--limit",
     "The limits of a model: 'gpt-6-luna=500 requests/min,400k tokens/min'. '*' is every other model. Repeatable.",
-    "MODEL=LIMITS",
+    metavar="MODEL=LIMITS",
 )
 @click.option("--rule", metavar="RULE", help="How limits count: bucket, quantised, window or sliding.")
 @click.option("--quantum", "quantum_s", type=float, help="The size of a quantised bucket, in seconds of its rate.")

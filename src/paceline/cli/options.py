@@ -22,9 +22,16 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 _TEXTS: Final = declared(PlainSettings)
 
 
-def several(name: str, about: str, metavar: str | None = None) -> Decorator:
+def several(name: str, about: str, **more: Any) -> Decorator:
     """An option that can be given again and again. Its parameter is in the plural: ``limits`` of ``--limit``."""
-    return click.option(name, f"{name.removeprefix('--')}s", multiple=True, metavar=metavar, help=about)
+    return click.option(name, f"{name.removeprefix('--')}s", multiple=True, help=about, **more)
+
+
+def _by_model(_: click.Context, __: click.Parameter, texts: Sequence[str]) -> dict[str, Any]:
+    """The limits of each model in options like ``gpt-6-luna=500 requests/min``."""
+    from paceline.config import parse_limit
+
+    return dict(map(parse_limit, texts))
 
 
 FILE: Final = click.Path(path_type=Path)
@@ -32,7 +39,7 @@ FOUND: Final = click.Path(path_type=Path, exists=True)
 """A file, and one that must exist."""
 
 LIMIT: Decorator = several(
-    "--limit", "The limits of a model: 'gpt-6-luna=500 requests/min,400k tokens/min'. Repeatable."
+    "--limit", "The limits of a model: 'gpt-6-luna=500 requests/min,400k tokens/min'. Repeatable.", callback=_by_model
 )
 TIER: Decorator = click.option("--tier", help=f"{_TEXTS['tier'].brief}.")
 BASE_URL: Decorator = click.option(
@@ -205,17 +212,16 @@ def settings(given: dict[str, Any]) -> Config:
     """The settings of a command that sends or plans: the file's and the environment's, and before them its options.
 
     Args:
-        given: The options that are settings, with :data:`LIMIT`, which is read here, and :data:`CONFIG`, which is taken out: without it
-            the file is found, as :func:`~paceline.config.find_file` does.
+        given: The options that are settings, and :data:`CONFIG`, which is taken out: without it the file is found, as
+            :func:`~paceline.config.find_file` does.
 
     Raises:
         SettingsError: A setting is invalid, or a file that was found leads keys to a foreign address.
     """
-    from paceline.config import Config, find_file, parse_limit
+    from paceline.config import Config, find_file
     from paceline.config.servers import check_address
 
     file = given.pop("file")
-    given["limits"] = dict(parse_limit(text) for text in given["limits"])
     config = Config.load(find_file(file), given=given, named=file is not None)
     check_address(config)
     return config

@@ -105,7 +105,7 @@ def command(
 
     Every request waits in its queue until the limits allow it.
     """
-    from paceline.config import Config, find_file, parse_limit
+    from paceline.config import Config, find_file
     from paceline.gateway.handover import inherit, listen, tell_ready
     from paceline.gateway.keys import keys_file
     from paceline.gateway.server import ProcessSettings, serve
@@ -118,7 +118,6 @@ def command(
             inherited = inherit(os.environ)
             if inherited is not None:
                 host, port = inherited.listener.getsockname()[:2]
-            given["limits"] = dict(parse_limit(text) for text in given["limits"])
             if demo:
                 from paceline.demo.traffic import emulated
 
