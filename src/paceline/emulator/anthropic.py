@@ -14,10 +14,13 @@ from paceline.emulator.parts import life_of, prompt_parts
 from paceline.emulator.prompt_cache import PromptPart
 from paceline.emulator.settings import PERIODS, Settings
 from paceline.emulator.text import count_content, count_messages, count_tools, write
-from paceline.emulator.wire import Ask, Dialect, ErrorParts, Header, HttpAnswer, count_of, pieces, request_id, sse
+from paceline.emulator.wire import Ask, Dialect, ErrorParts, Header, HttpAnswer, count_of, pieces, request_id, typed
 from paceline.emulator.world import Admitted, Counting, Level, Refused
 
 ORGANIZATION = "00000000-0000-4000-8000-000000000000"
+
+STOPS = "max_tokens", "end_turn"
+"""The reason of an answer that was cut, and of a complete one."""
 
 _FAMILIES = ("requests", "input_tokens", "output_tokens", "tokens")
 
@@ -112,23 +115,19 @@ class EmulatedAnthropic(Dialect):
 
     def answer(self, ask: Ask, admitted: Admitted, serial: int) -> Any:
         content = [{"type": "text", "text": write(admitted.output_tokens)}]
-        return _message(admitted, serial, content, _stop(ask, admitted), admitted.output_tokens)
+        return _message(admitted, serial, content, ask.finish(admitted, *STOPS), admitted.output_tokens)
 
     def events(self, ask: Ask, admitted: Admitted, serial: int) -> Iterator[tuple[int, bytes]]:
         """The stream of a message; ``message_delta`` carries the cumulative output."""
-
-        def event(name: str, **values: Any) -> bytes:
-            return sse({"type": name} | values, name)
-
-        yield 0, event("message_start", message=_message(admitted, serial, [], None, 1))
-        yield 0, event("content_block_start", index=0, content_block={"type": "text", "text": ""})
-        yield 0, event("ping")
+        yield 0, typed("message_start", message=_message(admitted, serial, [], None, 1))
+        yield 0, typed("content_block_start", index=0, content_block={"type": "text", "text": ""})
+        yield 0, typed("ping")
         for size, text in pieces(admitted.output_tokens):
-            yield size, event("content_block_delta", index=0, delta={"type": "text_delta", "text": text})
-        yield 0, event("content_block_stop", index=0)
-        delta = {"stop_reason": _stop(ask, admitted), "stop_sequence": None}
-        yield 0, event("message_delta", delta=delta, usage={"output_tokens": admitted.output_tokens})
-        yield 0, event("message_stop")
+            yield size, typed("content_block_delta", index=0, delta={"type": "text_delta", "text": text})
+        yield 0, typed("content_block_stop", index=0)
+        delta = {"stop_reason": ask.finish(admitted, *STOPS), "stop_sequence": None}
+        yield 0, typed("message_delta", delta=delta, usage={"output_tokens": admitted.output_tokens})
+        yield 0, typed("message_stop")
 
 
 def _message(
@@ -144,7 +143,3 @@ def _message(
     }  # fmt: skip
     head = {"id": f"msg_{serial:024x}", "type": "message", "role": "assistant", "model": admitted.model}
     return head | {"content": content, "stop_reason": stop, "stop_sequence": None, "usage": usage}
-
-
-def _stop(ask: Ask, admitted: Admitted) -> str:
-    return ask.finish(admitted, "max_tokens", "end_turn")

@@ -12,7 +12,7 @@ from typing import Any
 
 from paceline.emulator.settings import PERIODS, Settings
 from paceline.emulator.text import count_messages, count_tools, write
-from paceline.emulator.wire import Ask, Dialect, ErrorParts, HttpAnswer, count_of, load, pieces, sse
+from paceline.emulator.wire import Ask, Dialect, ErrorParts, HttpAnswer, count_of, load, pieces, typed
 from paceline.emulator.world import Admitted, Counting, Refused
 
 _DONE = b"data: [DONE]\n\n"
@@ -60,7 +60,7 @@ class EmulatedCohere(Dialect):
     def error_event(self, ask: Ask, refusal: HttpAnswer, serial: int) -> bytes:
         """The last event of a stream that breaks off: ``ERROR``, with the refusal's text."""
         delta = {"finish_reason": "ERROR", "error": (load(refusal.body) or {}).get("message", "")}
-        return _event("message-end", id=_id(serial, ask.kind), delta=delta) + _DONE
+        return typed("message-end", id=_id(serial, ask.kind), delta=delta) + _DONE
 
     def answer(self, ask: Ask, admitted: Admitted, serial: int) -> Any:
         message = {"role": "assistant", "content": [{"type": "text", "text": write(admitted.output_tokens)}]}
@@ -69,12 +69,12 @@ class EmulatedCohere(Dialect):
     def events(self, ask: Ask, admitted: Admitted, serial: int) -> Iterator[tuple[int, bytes]]:
         """The stream of a chat; ``message-end`` has the usage."""
         empty: dict[str, Any] = {"role": "assistant", "content": [], "tool_plan": "", "tool_calls": [], "citations": []}
-        yield 0, _event("message-start", id=_id(serial, ask.kind), delta={"message": empty})
-        yield 0, _event("content-start", index=0, delta={"message": {"content": {"type": "text", "text": ""}}})
+        yield 0, typed("message-start", id=_id(serial, ask.kind), delta={"message": empty})
+        yield 0, typed("content-start", index=0, delta={"message": {"content": {"type": "text", "text": ""}}})
         for size, text in pieces(admitted.output_tokens):
-            yield size, _event("content-delta", index=0, delta={"message": {"content": {"text": text}}})
-        yield 0, _event("content-end", index=0)
-        yield 0, _event("message-end", id=_id(serial, ask.kind), delta=_end(ask, admitted))
+            yield size, typed("content-delta", index=0, delta={"message": {"content": {"text": text}}})
+        yield 0, typed("content-end", index=0)
+        yield 0, typed("message-end", id=_id(serial, ask.kind), delta=_end(ask, admitted))
         yield 0, _DONE
 
 
@@ -86,7 +86,3 @@ def _end(ask: Ask, admitted: Admitted) -> dict[str, Any]:
     units = {"input_tokens": admitted.input_tokens, "output_tokens": admitted.output_tokens}
     usage = {"billed_units": units, "tokens": units, "cached_tokens": 0}
     return {"finish_reason": ask.finish(admitted, "MAX_TOKENS", "COMPLETE"), "usage": usage}
-
-
-def _event(name: str, **values: Any) -> bytes:
-    return sse({"type": name} | values, name)

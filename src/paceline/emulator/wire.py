@@ -185,6 +185,11 @@ def sse(value: Any, event: str = "") -> bytes:
     return name + b"data: " + dump(value) + b"\n\n"
 
 
+def typed(name: str, **values: Any) -> bytes:
+    """One event that states its name also as its type."""
+    return sse({"type": name} | values, name)
+
+
 def load(body: bytes) -> dict[str, Any] | None:
     """A body's JSON object; ``None`` if it is none."""
     try:
