@@ -110,7 +110,7 @@ class TestServed:
         running = serve(odd)
         yield running
         odd.go.set()
-        until(lambda: not running.dispatch._bodies.held and not running.dispatch.held.answers._under_way)
+        until(lambda: not running.dispatch._bodies._shares.total and not running.dispatch.held.answers._under_way)
         assert running.dispatch.held.answers._read.total == 0
 
     @pytest.fixture

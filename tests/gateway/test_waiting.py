@@ -194,7 +194,7 @@ class TestServed:
         assert b"200 OK" in read(back, 1)
         assert b"200 OK" in read(second, 1)
         assert [json.loads(seen[-1]).get("user") for seen in running.odd.seen] == [None, "first", "second"]
-        until(lambda: running.dispatch._bodies.held == 0)
+        until(lambda: running.dispatch._bodies._shares.total == 0)
 
     @pytest.mark.parametrize("key", [(), ("1 concurrency",)], ids=["unlimited", "limited"], indirect=True)
     def test_nothing_is_sent_or_held_while_nobody_is_connected(self, running, key, send_chat, queue):
@@ -239,7 +239,7 @@ class TestServed:
         odd.go.set()
         assert b"200 OK" in read(back, 1)
         assert b"200 OK" in read(other, 1)
-        until(lambda: running.dispatch._bodies.held == 0)
+        until(lambda: running.dispatch._bodies._shares.total == 0)
 
     def test_a_stream_is_kept_alive_by_default(self, running, key, send_chat, monkeypatch):
         monkeypatch.setattr(waiting, "NOTES_FROM_S", 0.01)

@@ -145,11 +145,6 @@ class Bodies:
         self._shares, self._joining, self._reader = Shares(), asyncio.Lock(), BodyReader()
         self.slow: dict[HttpProtocol, float] = {}
 
-    @property
-    def held(self) -> int:
-        """Their bytes."""
-        return self._shares.total
-
     async def close(self) -> None:
         """End the process that reads large ones."""
         await self._reader.close()

@@ -291,23 +291,18 @@ class KeyFile:
 
         Where it cannot be kept it lasts as long as this process.
         """
-        made = secrets.token_bytes(SALT_BYTES)
+        made, salt_file = secrets.token_bytes(SALT_BYTES), self.file.with_name("accounts.salt")
         try:
             with self._only_writer():
                 with suppress(FileNotFoundError):
-                    found = bytes.fromhex(self.salt_file.read_text("ascii"))
+                    found = bytes.fromhex(salt_file.read_text("ascii"))
                     if len(found) == SALT_BYTES:
                         return found
-                with replacing(str(self.salt_file)) as file:
+                with replacing(str(salt_file)) as file:
                     file.write(made.hex().encode())
         except (KeyFileError, ValueError) as error:
-            log.warning("%s cannot be used: accounts have other names after the next start: %s", self.salt_file, error)
+            log.warning("%s cannot be used: accounts have other names after the next start: %s", salt_file, error)
         return made
-
-    @property
-    def salt_file(self) -> Path:
-        """Where :meth:`salt` is kept."""
-        return self.file.with_name("accounts.salt")
 
     def revoke(self, name: str) -> None:
         """Remove the key ``name`` from the file.
