@@ -130,7 +130,8 @@ class BatchApi:
             return BatchReply(self._uploaded(call, body), creates=True)
         if not call.id and call.method == "GET":
             files = [file for file in self.files.by_id.values() if call.text("purpose") in ("", file.purpose)]
-            return BatchReply({"object": "list", **_page(files[::-1], file_of, call, 10_000, 10_000)})
+            limit = call.number("limit", 10_000, 10_000)
+            return BatchReply({"object": "list", **_page(files[::-1], file_of, limit, call.text("after"))})
         file = self.files.by_id.get(call.id)
         if call.id and file is None:
             raise _not_found(call)
@@ -230,8 +231,8 @@ class BatchApi:
             start = call.number("page", 0, len(found)) * size
             return {"object": "list", "data": [*map(show, found[start : start + size])], "total": len(found)}
         if call.style == "anthropic":
-            return _page(found, show, call, 20, 1_000, after="after_id")
-        return {"object": "list", **_page(found, show, call, 20, 100)}
+            return _page(found, show, call.number("limit", 20, 1_000), call.text("after_id"))
+        return {"object": "list", **_page(found, show, call.number("limit", 20, 100), call.text("after"))}
 
     def _shown(self, call: BatchCall, batch: EmulatedBatch) -> dict[str, Any]:
         """A batch as its API shows it."""
@@ -388,16 +389,11 @@ def _wrong_metadata(metadata: Any) -> str:
 
 
 def _page(
-    found: Sequence[StoredFile | EmulatedBatch],
-    show: Callable[[Any], dict[str, Any]],
-    call: BatchCall,
-    default: int,
-    most: int,
-    after: str = "after",
+    found: Sequence[StoredFile | EmulatedBatch], show: Callable[[Any], dict[str, Any]], limit: int, after: str
 ) -> dict[str, Any]:
-    """A page of a list, the ids of its ends, and whether more follow."""
-    limit, names = call.number("limit", default, most), [item.id for item in found]
-    start = names.index(call.text(after)) + 1 if call.text(after) in names else 0
+    """A page of a list that follows the id ``after``, the ids of its ends, and whether more follow."""
+    names = [item.id for item in found]
+    start = names.index(after) + 1 if after in names else 0
     end = start + limit
     first, last = (names[start:end][at] if names[start:end] else None for at in (0, -1))
     return {"data": [*map(show, found[start:end])], "first_id": first, "last_id": last, "has_more": len(found) > end}
