@@ -95,7 +95,6 @@ class Gateway:
         upstreams: The servers.
         client: The HTTP client.
         admission: Admits clients.
-        store: Looks whether the store answers.
         settings: What else it has and does.
 
     Attributes:
@@ -107,7 +106,6 @@ class Gateway:
         limiter: Limiter,
         upstreams: Upstreams,
         client: HttpClient,
-        *,
         admission: Admission,
         settings: GatewaySettings,
     ) -> None:

@@ -110,13 +110,9 @@ class ProcessSettings(GatewaySettings):
         keys = KeyFile(self.keys)
         limiter.pacer.accounts.salt = keys.salt
         limiter.pacer.accounts.names_all = limiter.pacer.pools.worker is not None
-        return Gateway(
-            limiter,
-            self._upstreams(environ),
-            HttpClient(self.config.timeout_s, ssl.create_default_context()),
-            admission=Admission(keys, self.host, key_in_path=self.key_in_path),
-            settings=self,
-        )
+        client = HttpClient(self.config.timeout_s, ssl.create_default_context())
+        admission = Admission(keys, self.host, key_in_path=self.key_in_path)
+        return Gateway(limiter, self._upstreams(environ), client, admission, self)
 
     @property
     def tls(self) -> Certificate | None:
@@ -277,17 +273,11 @@ class _Workers(Multiprocess):
     """uvicorn's supervisor, which also starts its own successor, and says when all processes serve."""
 
     def __init__(
-        self,
-        config: uvicorn.Config,
-        listener: socket.socket,
-        begun: Callable[[], None],
-        succeed: Callable[[], None],
-        *,
-        otel: bool,
+        self, settings: ProcessSettings, listener: socket.socket, begun: Callable[[], None], succeed: Callable[[], None]
     ) -> None:
-        super().__init__(config, [listener])
+        super().__init__(server_config(settings), [listener])
         self._begun: Callable[[], None] | None = begun
-        self._succeed, self._otel = succeed, otel
+        self._succeed, self._otel = succeed, settings.otel
 
     def init_processes(self) -> None:
         for _ in range(self.processes_num):
@@ -361,4 +351,4 @@ def serve(
         return
     with TemporaryDirectory(prefix="paceline-") as folder:  # only for this user
         settings = replace(settings, folder=Path(folder))
-        _Workers(server_config(settings), listener, begun, succeed, otel=settings.otel).run()
+        _Workers(settings, listener, begun, succeed).run()
