@@ -47,10 +47,8 @@ def load(name: str) -> Scenario:
         raise SettingsError(f"scenario {name!r}: no such file, and no scenario of that name; {near(name, scenarios())}")
     try:
         return _read(name, path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError) as error:  # of the file, its encoding, its form or its settings
         raise SettingsError(f"{name}: {getattr(error, 'strerror', None) or error}") from None
-    except SettingsError as error:
-        raise SettingsError(f"{name}: {error}") from None
 
 
 def _read(name: str, text: str) -> Scenario:
