@@ -273,7 +273,7 @@ limits: {"gpt-5": "500 request/min", "empty": {}}
             ("workers: &a [*a]", "a.yaml", "a.yaml:1: workers: [[...]]: it must be a whole number"),
             ("a: " + "[\n" * 1_500, "a.yaml", "a.yaml: it is nested too deeply"),
             ("a = " + "[" * 1_500, "a.toml", "a.toml: it is nested too deeply"),
-            ("# " + "x" * 1_000_001, "a.toml", "characters are too many for a configuration"),
+            ("# " + "x" * 1_000_001, "a.toml", "characters are too many: 1,000,000 at most"),
         ],
     )
     def test_files_that_are_none(self, write, text, name, words):

@@ -7,6 +7,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from itertools import islice
 from os import PathLike
@@ -15,7 +16,7 @@ from typing import Any, Final
 
 from paceline.core.hints import did_you_mean, why_missing
 from paceline.core.results import SettingsError, warn
-from paceline.facts import text_in
+from paceline.facts import text_in, values_in
 from paceline.providers.registry import ALIASES
 from paceline.providers.tables import known_providers, models
 
@@ -117,18 +118,9 @@ def read_file(file: Path, problems: Problems) -> SettingsSource:
     Raises:
         SettingsError: The file cannot be read or parsed.
     """
-    text = text_in(file)
-    if len(text) > FILE_MAX:
-        raise SettingsError(f"{file}: {len(text):,} characters are too many for a configuration: {FILE_MAX:,} at most")
     where, lines = str(file), dict[Place, int]()
-    try:
-        values = _yaml(file, text, lines, problems) if file.suffix in (".yaml", ".yml") else tomllib.loads(text)
-    except RecursionError:
-        raise SettingsError(f"{file}: it is nested too deeply") from None
-    except SettingsError:
-        raise
-    except ValueError as error:  # a syntax error, a number of thousands of digits, or a date that does not exist
-        raise SettingsError(f"{file}: {error}") from None
+    parse = partial(_yaml, file, lines, problems) if file.suffix in (".yaml", ".yml") else tomllib.loads
+    values = values_in(text_in(file), where, FILE_MAX, parse)
     if file.name == "pyproject.toml":
         tool = values.get("tool")
         where, values = f"{file} [tool.paceline]", tool.get("paceline") if isinstance(tool, dict) else None
@@ -139,7 +131,7 @@ def read_file(file: Path, problems: Problems) -> SettingsSource:
     return SettingsSource({str(name): value for name, value in values.items()}, where, lines)
 
 
-def _yaml(file: Path, text: str, lines: dict[Place, int], problems: Problems) -> Any:
+def _yaml(file: Path, lines: dict[Place, int], problems: Problems, text: str) -> Any:
     """Parse YAML, record the line of each key in ``lines``, and report duplicate keys."""
     try:
         yaml = import_module("yaml")

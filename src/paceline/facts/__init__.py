@@ -199,18 +199,25 @@ def of_text(text: str, where: str) -> tuple[dict[str, Any], Any]:
     Raises:
         SettingsError: It has another form.
     """
-    values = _values(text, where)
+    values = values_in(text, where, FILE_MAX, _parsed)
     return checked(values, where), values
 
 
-def _values(text: str, where: str) -> Any:
-    if len(text) > FILE_MAX:
-        raise SettingsError(f"{where}: it has more than {FILE_MAX:,} characters, which are too many for a data set")
+def values_in(text: str, where: str, most: int, parse: Callable[[str], Any]) -> Any:
+    """What ``parse`` makes of a text of at most so many characters; ``where`` is its place in messages.
+
+    Raises:
+        SettingsError: It is too long, or has another form.
+    """
+    if len(text) > most:
+        raise SettingsError(f"{where}: {len(text):,} characters are too many: {most:,} at most")
     try:
-        return _parsed(text)
+        return parse(text)
     except RecursionError:
         raise SettingsError(f"{where}: it is nested too deeply") from None
-    except ValueError as error:  # with the line
+    except SettingsError:
+        raise
+    except ValueError as error:  # a syntax error, a number of thousands of digits, or a date that does not exist
         raise SettingsError(f"{where}: {error}") from None
 
 
@@ -317,7 +324,7 @@ def of_organization(provider: str, text: str, where: str) -> dict[str, dict[str,
     Raises:
         SettingsError: They have another form, or are too many.
     """
-    values = _values(text, where)
+    values = values_in(text, where, FILE_MAX, _parsed)
     head = _shipped()[provider] | _newer()["providers"].get(provider, {})
     ladders = [
         [rung for one in ladder for rung in ([one, [ORGANIZATION]] if head["default_tier"] in one else [one])]
