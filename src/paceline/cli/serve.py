@@ -7,10 +7,11 @@ import os
 import signal
 import sys
 import warnings
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
-from socket import gethostname
+from socket import gethostname, socket
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
@@ -26,9 +27,6 @@ from paceline.stores import NO_STORE
 from paceline.telemetry.logs import JsonFormatter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from socket import socket
-
     from paceline.config import Config
     from paceline.gateway.server import ProcessSettings
     from paceline.gateway.supervisor import SettingsFile
