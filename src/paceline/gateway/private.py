@@ -24,6 +24,9 @@ from paceline.pacing.events import Event
 from paceline.providers.registry import PROVIDERS, base_of, is_loopback, provider_for_host, provider_named
 from paceline.providers.roots import host_root
 
+Tables = dict[str, dict[str, Any]]
+"""Servers by name, as ``[upstreams]`` has them."""
+
 HOST: Final = "127.0.0.1"
 
 STOP_S: Final = 10.0
@@ -183,7 +186,7 @@ def find_way(config: Config, environ: Mapping[str, str], program: str = "") -> G
     Raises:
         SettingsError: A setting or an address is invalid.
     """
-    tables: dict[str, dict[str, Any]] = {name: {} for name in config.upstreams}
+    tables: Tables = {name: {} for name in config.upstreams}
     if config.base_url and config.provider and not tables:
         tables[base_of(config.provider)] = {"base_url": config.base_url}
     way = GatewayWay(_with(config, tables), dict(environ))
@@ -216,11 +219,7 @@ def _declared(way: GatewayWay, config: Config, tables: Mapping[str, Any]) -> dic
 
 
 def _lead(
-    way: GatewayWay,
-    config: Config,
-    tables: dict[str, dict[str, Any]],
-    named: Mapping[str, str],
-    environ: Mapping[str, str],
+    way: GatewayWay, config: Config, tables: Tables, named: Mapping[str, str], environ: Mapping[str, str]
 ) -> None:
     """Lead programs to the servers that are ``named``, and to those that the environment names, which join ``tables``."""
     for name, names in NAMES.items():
