@@ -300,10 +300,6 @@ class ClientReply:
             self._tap.finish()
 
 
-async def _keep_to_itself(_reply: ClientReply, _part: bytes) -> None:
-    pass
-
-
 @dataclass(slots=True, eq=False, repr=False)
 class Relayed:
     """A request of a client; see :class:`~paceline.http.binding.Binding`.
@@ -316,7 +312,7 @@ class Relayed:
         query: Its query; empty for none.
         headers: The headers that the server gets, but the one with its key.
         body: Its body.
-        pass_on: Sends the comments and pings of a stream to the client, while its beginning is held.
+        pass_on: Sends the comments and pings of a stream to the client, while its beginning is held. Its client sets it.
         refusals: Its refusals; ``None`` where the gateway's key is sent: they are about its owner's account.
     """
 
@@ -327,7 +323,7 @@ class Relayed:
     query: str
     headers: Headers
     body: bytes | Upload
-    pass_on: Callable[[ClientReply, bytes], Awaitable[None]] = _keep_to_itself
+    pass_on: Callable[[ClientReply, bytes], Awaitable[None]] = field(init=False)
     refusals: RequestRefusals | None = field(init=False)
     _key: str = ""  # that was sent last
     _asking: Asking | None = None
