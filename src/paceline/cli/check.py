@@ -31,9 +31,7 @@ REFUSED, USAGE = 1, 2
 @options.CONFIG
 @options.BASE_URL
 @click.option(
-    "--admin",
-    is_flag=True,
-    help="Read the organization's limits and models' ends with an administrator's key.",
+    "--admin", is_flag=True, help="Read the organization's limits and models' ends with an administrator's key."
 )
 @click.option("--project", help="With --admin: also read the limits of this OpenAI project.")
 @click.option(
@@ -41,14 +39,7 @@ REFUSED, USAGE = 1, 2
 )
 @click.option("--yes", is_flag=True, help="Send without asking you first.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON on standard output.")
-def command(
-    *,
-    models: tuple[str, ...],
-    admin: bool,
-    yes: bool,
-    as_json: bool,
-    **given: Any,
-) -> None:
+def command(*, models: tuple[str, ...], admin: bool, yes: bool, as_json: bool, **given: Any) -> None:
     """Ask a provider for the limits of your key.
 
     Sends one tiny request per MODEL, and compares the limits in the responses with your settings. If you name no MODEL: every model with limits in your settings. paceline asks you before it sends.

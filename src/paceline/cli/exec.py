@@ -68,9 +68,7 @@ PRINT: Final = {
     help="Whether to pace the program through a gateway. [default: if it isn't Python]",
 )
 @click.option(
-    "--login",
-    is_flag=True,
-    help="Pass on the program's own login to a plan (Claude Code, or Codex with ChatGPT).",
+    "--login", is_flag=True, help="Pass on the program's own login to a plan (Claude Code, or Codex with ChatGPT)."
 )
 @click.option("--strict", is_flag=True, help="End with code 125 instead of 0 if a process or a program wasn't paced.")
 @click.option("--quiet", is_flag=True, help="Print no summary.")

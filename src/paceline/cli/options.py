@@ -58,9 +58,7 @@ STORE: Decorator = click.option(
     "--store", help="The store of the quotas: sqlite:PATH, redis://HOST, ..., or memory: for none."
 )
 ON_STORE_FAILURE: Decorator = click.option(
-    "--on-store-failure",
-    metavar="fail_safe|fail_closed|fail_open",
-    help=f"{_TEXTS['on_store_failure'].brief}.",
+    "--on-store-failure", metavar="fail_safe|fail_closed|fail_open", help=f"{_TEXTS['on_store_failure'].brief}."
 )
 
 PORT: Decorator = click.option(
@@ -78,10 +76,7 @@ _ROWS: Final[tuple[Decorator, ...]] = (
     click.option("--template", metavar="TEXT", help="The prompt, with columns in braces: 'Translate: {text}'."),
     click.option("--key", help="The column that identifies a row. [default: custom_id, id or key]"),
     click.option(
-        "--files",
-        metavar="NAME",
-        multiple=True,
-        help="A column with paths of images or PDF files. Repeatable.",
+        "--files", metavar="NAME", multiple=True, help="A column with paths of images or PDF files. Repeatable."
     ),
     click.option("--no-header", is_flag=True, help="The table has no header. Its columns are column1, column2, ..."),
     click.option(

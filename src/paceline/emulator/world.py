@@ -448,12 +448,7 @@ class World:
             reports[name] = pool.count.report(own, ideals[-1], steadies[-1])
         total = self.total.report(charges, slowest(ideals), slowest(steadies))
         cached = {"cache": dict(self.cached)} if self._cache is not None else {}
-        return total | {
-            "pools": reports,
-            "timeline": self.timeline.rows(),
-            "answers": self.answers.report(),
-            **cached,
-        }
+        return total | {"pools": reports, "timeline": self.timeline.rows(), "answers": self.answers.report(), **cached}
 
     # --- supplies ----------------------------------------------------------------------------------------------
 

@@ -147,10 +147,7 @@ def document() -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {"title": "paceline status", "version": version("paceline")},
         "paths": paths,
-        "components": {
-            "schemas": SCHEMAS,
-            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
-        },
+        "components": {"schemas": SCHEMAS, "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
         "security": [{}, {"key": []}],
     }
 
