@@ -244,3 +244,5 @@ class TestTally:
         assert 'paceline_key_requests_total{key="b"} 4.0' in text
         assert 'paceline_key_requests_total{key="other"} 4.0' in text
         assert 'key="a"' not in text
+        text = prometheus.exposition({"pools": {}, "keys": {"other": row, "a": row}}).decode()
+        assert 'paceline_key_requests_total{key="other"} 4.0' in text

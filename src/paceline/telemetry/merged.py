@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
+from paceline.core.waits import OTHER
 from paceline.pacing.answers import PASSED
 
 _METRICS_ADDED: Final = ("in_flight", "rate_limit_429_count", "rate_limit_wait_seconds")
@@ -135,12 +136,18 @@ def together(pools: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def added(tables: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """The ``waits`` of several statuses, added up by lane."""
-    return _by_name(tables, _wait)
+    return _by_name(tables, waited)
 
 
-def _wait(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def waited(rows: Collection[Mapping[str, Any]]) -> dict[str, Any]:
+    """Waits, added up."""
     counts = [sum(each) for each in zip(*(row["counts"] for row in rows), strict=True)]
     return {"counts": counts, "sum_s": sum(row["sum_s"] for row in rows)}
+
+
+def bounded(rows: Iterable[tuple[str, Any]], most: int, join: Callable[[list[Any]], Any]) -> dict[str, Any]:
+    """The first rows by their names, and the others as one with the name ``other``."""
+    return _by_name(({name if place < most else OTHER: row} for place, (name, row) in enumerate(rows)), join)
 
 
 def summed(tables: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

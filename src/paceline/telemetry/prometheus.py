@@ -20,7 +20,7 @@ from prometheus_client.utils import floatToGoString
 from paceline.core.waits import BOUNDS_S, OTHER
 from paceline.pacing.plans import is_shut
 from paceline.telemetry.families import FAMILIES, QUOTA, Family, Pools, Rows, of_pool, of_quota
-from paceline.telemetry.merged import added, summed, together
+from paceline.telemetry.merged import added, bounded, summed, together, waited
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 
@@ -120,8 +120,7 @@ class _Collector:
         stopped = (((name,), pool.get("stopped") is not None) for name, pool in pools.items())
         yield _gauge("stopped", about, "pool", stopped)
         yield from _stores(pools)
-        lanes = (((name, lane), n) for name, pool in local.items() for lane, n in _largest(pool["lanes"]))
-        yield _gauge("lane_waiting", "Requests that wait, by lane.", "pool lane", lanes)
+        yield _gauge("lane_waiting", "Requests that wait, by lane.", "pool lane", _lanes(local))
         yield from _waits(local)
         about = "The part of the cached tokens that is expected to be read, as answers have shown."
         expected = (((name,), pool["cache"]["expected"]) for name, pool in local.items() if pool.get("cache"))
@@ -154,31 +153,30 @@ def _plans(windows: Iterable[Mapping[str, Any]]) -> Iterator[Metric]:
         yield _gauge(f"plan_{name}", about, "account window", rows)
 
 
+def _lanes(pools: Mapping[str, Any]) -> Rows:
+    for name, pool in pools.items():
+        most_first = sorted(pool["lanes"].items(), key=lambda lane: -lane[1])
+        yield from (((name, lane), waiting) for lane, waiting in bounded(most_first, LANES_MAX, sum).items())
+
+
 def _waits(pools: Mapping[str, Any]) -> Iterator[Metric]:
     """Of each pool over all lanes, and of each lane over all pools: together they are no more series than both apart."""
     by_pool = HistogramMetricFamily("paceline_wait_seconds", "Waits of granted requests.", labels=["pool"])
     about = "Waits of granted requests, over all pools."
     by_lane = HistogramMetricFamily("paceline_lane_wait_seconds", about, labels=["lane"])
     for name, pool in pools.items():
-        one = added({name: row} for row in pool["waits"].values())
-        by_pool.add_metric([name], *_buckets(one.get(name)))
-    for name, row in _first(added(pool["waits"] for pool in pools.values())).items():
+        by_pool.add_metric([name], *_buckets(waited(pool["waits"].values())))
+    longest_first = sorted(added(pool["waits"] for pool in pools.values()).items(), key=lambda lane: -lane[1]["sum_s"])
+    for name, row in bounded(longest_first, LANES_MAX, waited).items():
         by_lane.add_metric([name], *_buckets(row))
     yield from (by_pool, by_lane)
 
 
-def _first(rows: dict[str, Any]) -> dict[str, Any]:
-    """The lanes that have waited longest; the rest as one."""
-    ordered = sorted(rows, key=lambda lane: -rows[lane]["sum_s"])
-    kept = {lane: rows[lane] for lane in ordered[:LANES_MAX]}
-    return added([kept, *({OTHER: rows[lane]} for lane in ordered[LANES_MAX:])])
-
-
-def _buckets(row: Mapping[str, Any] | None) -> tuple[list[tuple[str, float]], float]:
-    """The counts up to each bound, added up as Prometheus has them, and the sum; ``None``: there are none."""
-    counts = row["counts"] if row else [0] * (len(BOUNDS_S) + 1)
+def _buckets(row: Mapping[str, Any]) -> tuple[list[tuple[str, float]], float]:
+    """The counts up to each bound, added up as Prometheus has them, and the sum."""
+    counts = row["counts"] or [0] * (len(BOUNDS_S) + 1)
     names = [*map(floatToGoString, BOUNDS_S), "+Inf"]
-    return list(zip(names, accumulate(counts), strict=True)), row["sum_s"] if row else 0.0
+    return list(zip(names, accumulate(counts), strict=True)), row["sum_s"]
 
 
 def _stores(pools: Mapping[str, Any]) -> Iterator[Metric]:
@@ -190,9 +188,7 @@ def _stores(pools: Mapping[str, Any]) -> Iterator[Metric]:
 
 def _used(label: str, what: str, used: Mapping[str, Mapping[str, float]]) -> Iterator[Metric]:
     """What each client key, or each team, has used. The first ones keep their label, so that no sum goes back."""
-    listed = list(used.items())
-    rest = summed(sums for _, sums in listed[KEYS_MAX:])
-    shown = [*listed[:KEYS_MAX], *([(OTHER, rest)] if rest else [])]
+    shown = bounded(used.items(), KEYS_MAX, summed).items()
     about = f"Requests that were charged, by {what}."
     yield _counter(f"{label}_requests", about, label, (((name,), sums["requests"]) for name, sums in shown))
     kinds = ("input", "cached", "output")
@@ -202,13 +198,6 @@ def _used(label: str, what: str, used: Mapping[str, Mapping[str, float]]) -> Ite
     )
     about = "Their price in US dollars, where it is known."
     yield _counter(f"{label}_usd", about, label, (((name,), sums["usd"]) for name, sums in shown))
-
-
-def _largest(lanes: Mapping[str, int]) -> Iterable[tuple[str, int]]:
-    """The lanes in which most requests wait; the rest as one."""
-    ordered = sorted(lanes.items(), key=lambda lane: -lane[1])
-    rest = sum(waiting for _, waiting in ordered[LANES_MAX:])
-    return [*ordered[:LANES_MAX], ("other", rest)] if rest else ordered
 
 
 def _flat(pools: Mapping[str, Any]) -> Iterator[Metric]:
