@@ -29,11 +29,12 @@ def test_a_healthy_machine(doctor, tmp_path):
     (tmp_path / "paceline.toml").write_text(
         'provider = "openai"\nstore = "sqlite:new/q.db"\n[limits]\n"gpt-6-luna" = "500 requests/min"\n'
     )
-    done = doctor("--json", OPENAI_API_KEY=SECRET)
+    done = doctor("--json", OPENAI_API_KEY=SECRET, GROQ_API_KEY=SECRET)
     page = json.loads(done.stdout)
     assert (done.exit_code, page["problems"]) == (0, [])
-    assert dict(page["keys (names only)"]) == {"openai": "OPENAI_API_KEY"}
+    assert dict(page["keys (names only)"]) == {"openai": "OPENAI_API_KEY", "groq": "GROQ_API_KEY"}
     assert dict(page["limits"])["gpt-6-luna"] == "500 requests/min (paceline.toml)"
+    assert "models of the table: see `paceline limits groq`" in dict(page["limits"])["groq/*"]
     assert page["store"] == [[f"sqlite:{tmp_path / 'new' / 'q.db'}", "is made at its first use"]]
     assert [way for name, way in page["paced here"] if name.startswith("openai ")] == ["paced, through httpx2"]
     assert dict(page["versions"])["python"].endswith(sys.executable)

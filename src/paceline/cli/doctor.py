@@ -24,7 +24,7 @@ from paceline.facts import standing
 from paceline.pacing.limits import Limits
 from paceline.pacing.settings import PacingSettings
 from paceline.providers.registry import PROVIDERS, provider_named
-from paceline.providers.tables import DEFAULT, ending, known_providers, lookup
+from paceline.providers.tables import ending, known_providers
 from paceline.shared.messages import remarks
 from paceline.stores import NO_STORE, StoreError, as_store
 
@@ -200,19 +200,13 @@ class Page:
 
         set_limits = Limits(PacingSettings(quotas=config.limits, provider=config.provider))
         self._see_end(*(set_limits.resolve(name).pool for name in config.limits if "*" not in name))
-        shown = [row for row in rows(config) if row.name.startswith("limits")]
-        for row in shown:
-            yield row.name.removeprefix("limits").lstrip(".: "), f"{', '.join(row.value)} ({row.source})"
-        for name in providers_of(environ):
-            if any(f"{name}/*" in row.name for row in shown):
-                continue
-            if name not in known_providers():
-                yield f"{name}/*", "none is published: the rate is measured"
-                continue
-            published = lookup(name, DEFAULT, config.tier if name == config.home else None)
-            tier = f", {published.tier}" if published.tier else ""
-            quotas = ", ".join(map(str, published.quotas))
-            yield f"{name}/*", f"{quotas} (published, {published.confidence}, {published.as_of}{tier})"
+        found = providers_of(environ)
+        for row in rows(config, found):
+            if row.name.startswith("limits"):
+                yield row.name.removeprefix("limits").lstrip(".: "), f"{', '.join(row.value)} ({row.source})"
+        limited = {name.partition("/")[0] for name in config.limits}
+        for name in sorted(found.keys() - limited - {*known_providers()}):
+            yield f"{name}/*", "none is published: the rate is measured"
 
     def _see_end(self, *pools: str) -> None:
         """The models of these pools that have ended, or end soon."""

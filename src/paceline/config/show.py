@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -39,9 +39,9 @@ class SettingRow:
     source: str
 
 
-def rows(config: Config) -> list[SettingRow]:
-    """Every setting, without passwords; published limits last."""
-    return [*_settings(config), *_limits(config)]
+def rows(config: Config, used: Collection[str] = ()) -> list[SettingRow]:
+    """Every setting, without passwords; published limits last, also of the providers that are ``used``."""
+    return [*_settings(config), *_limits(config, used)]
 
 
 def _values(config: Config) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def _models(head: Mapping[str, Any]) -> dict[str, list[str]]:
     return {kind: [name for row in head[kind] for name in row["match"]] for kind in KINDS if kind in head}
 
 
-def _limits(config: Config) -> Iterator[SettingRow]:
+def _limits(config: Config, used: Collection[str]) -> Iterator[SettingRow]:
     home = config.home
     for name, quotas in config.limits.items():
         origin = config.origins.get((LIMITS, name), BY_DEFAULT)
@@ -90,15 +90,15 @@ def _limits(config: Config) -> Iterator[SettingRow]:
             yield SettingRow(dotted((LIMITS, name)), [str(quota) for quota in in_days(quotas)], origin)
             yield _limit(config, f"{ANY}/{name}", quotas, origin)
     if ANY not in config.limits:  # else the published tables have no effect
-        yield from _published(config, home)
+        yield from _published(config, {home, *used})
 
 
-def _published(config: Config, home: str | None) -> Iterator[SettingRow]:
-    """The limits in the tables of the providers that are named."""
-    named = {home, *(name.partition("/")[0] for name in (*config.limits, *(config.concurrency or ())) if name != ANY)}
+def _published(config: Config, used: Collection[str | None]) -> Iterator[SettingRow]:
+    """The limits in the tables of the providers that are ``used`` or named."""
+    named = {*used, *(name.partition("/")[0] for name in (*config.limits, *(config.concurrency or ())) if name != ANY)}
     for provider in known_providers():
         if provider in named and f"{provider}/*" not in config.limits:
-            tier = config.tier if provider == home else None
+            tier = config.tier if provider == config.home else None
             published = lookup(provider, DEFAULT, tier)
             source = f"{published.source} ({published.as_of}{f', {published.tier}' if published.tier else ''})"
             words = ["paceline", "limits", provider, *([] if tier is None else ["--tier", str(tier)])]
