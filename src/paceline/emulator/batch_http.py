@@ -181,8 +181,10 @@ class BatchApi:
             case "POST", "cancel" if batch:
                 self._cancel(call, batch)
                 return BatchReply(self._shown(call, batch))
+            case "GET", "results" if batch and batch.ended_s is None:
+                raise BatchError(400, f"Batch {batch.id} has no results yet: its processing has not ended.")
             case "GET", "results" if batch:
-                return self._results(batch)
+                return BatchReply(pieces=self._result_lines(batch), reads=batch)
         raise _wrong_method(call)
 
     def _cancel(self, call: BatchCall, batch: EmulatedBatch) -> None:
@@ -261,13 +263,8 @@ class BatchApi:
             line = {"id": f"batch_req_{serial:024x}", "custom_id": one.custom_id, "response": response, "error": error}
             yield dump(line) + b"\n"
 
-    def _results(self, batch: EmulatedBatch) -> BatchReply:
-        """The results of Anthropic."""
-        if batch.ended_s is None:
-            raise BatchError(400, f"Batch {batch.id} has no results yet: its processing has not ended.")
-        return BatchReply(pieces=self._result_lines(batch), reads=batch)
-
     def _result_lines(self, batch: EmulatedBatch) -> Iterator[bytes]:
+        """The results of Anthropic."""
         names = {"succeeded": "message", "errored": "error"}
         for number, one in batch.results("succeeded", "errored", "expired", "canceled"):
             result = {"type": one.outcome}
