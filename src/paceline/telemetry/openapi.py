@@ -16,6 +16,8 @@ TEXT: Final = {"type": "string"}
 _OF: Final[dict[Any, dict[str, Any]]] = {str: TEXT, int: COUNT, float: NUMBER, NoneType: {"type": "null"}}
 MAYBE_NUMBER: Final = {"type": ["number", "null"]}
 MAYBE_TEXT: Final = {"type": ["string", "null"]}
+MAYBE_COUNT: Final = {"type": ["integer", "null"]}
+TRUTH: Final = {"type": "boolean"}
 
 
 def _object(optional: tuple[str, ...] = (), **properties: Any) -> dict[str, Any]:
@@ -29,6 +31,10 @@ def _table(of: dict[str, Any]) -> dict[str, Any]:
 
 def _list(of: dict[str, Any]) -> dict[str, Any]:
     return {"type": "array", "items": of}
+
+
+def _told(schema: dict[str, Any], about: str) -> dict[str, Any]:
+    return {**schema, "description": about}
 
 
 def _ref(name: str) -> dict[str, Any]:
@@ -71,6 +77,7 @@ def _schema(hint: Any) -> dict[str, Any]:
     return _OF[hint]
 
 
+FACTS: Final = _object(day=TEXT, age_days=MAYBE_COUNT, installed=TRUTH, places=_list(TEXT), remark=MAYBE_TEXT)
 SCHEMAS: Final = {
     **{name: _declared(row) for row, name in ROWS.items()},
     "Plans": _object(plans=_list(_ref("Plan"))),
@@ -81,23 +88,11 @@ SCHEMAS: Final = {
         plans=_list(_ref("Plan")),
         answers=_list(_ref("Answers")),
         unpaced=_list(_ref("Unpaced")),
-        facts={
-            **_object(
-                day=TEXT,
-                age_days={"type": ["integer", "null"]},
-                installed={"type": "boolean"},
-                places=_list(TEXT),
-                remark=MAYBE_TEXT,
-            ),
-            "description": "The data set about providers, and your files that add to it.",
-        },
-        keys={**_table(_table(NUMBER)), "description": "Of a gateway: the usage of each client key since its start."},
-        teams={**_table(_table(NUMBER)), "description": "The same by team, if any key has one; `-`: the keys without."},
-        ready={"type": "boolean", "description": "Of a gateway: whether `/readyz` answers 200."},
-        runs={
-            **_list({"type": "object"}),
-            "description": "Of `paceline run`: the requests that are done, and failed by name.",
-        },
+        facts=_told(FACTS, "The data set about providers, and your files that add to it."),
+        keys=_told(_table(_table(NUMBER)), "Of a gateway: the usage of each client key since its start."),
+        teams=_told(_table(_table(NUMBER)), "The same by team, if any key has one; `-`: the keys without."),
+        ready=_told(TRUTH, "Of a gateway: whether `/readyz` answers 200."),
+        runs=_told(_list({"type": "object"}), "Of `paceline run`: the requests that are done, and failed by name."),
     ),
     "Columns": _object(
         t=_list(NUMBER),
@@ -105,11 +100,11 @@ SCHEMAS: Final = {
         in_flight=_list(COUNT),
         granted=_list(COUNT),
         refused=_list(COUNT),
-        quotas={**_table(_list(MAYBE_NUMBER)), "description": "The share of each quota that is left, 0 to 1."},
-        speed={
-            **_table(_list(MAYBE_NUMBER)),
-            "description": "The granted part of each quota per minute or less in the last minute, as a share of the limit.",
-        },
+        quotas=_told(_table(_list(MAYBE_NUMBER)), "The share of each quota that is left, 0 to 1."),
+        speed=_told(
+            _table(_list(MAYBE_NUMBER)),
+            "The granted part of each quota per minute or less in the last minute, as a share of the limit.",
+        ),
     ),
     "History": _object(
         time=NUMBER,
