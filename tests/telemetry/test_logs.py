@@ -32,7 +32,7 @@ def test_an_exception_is_in_it():
 def test_a_warning_is_a_line_of_the_gateways_log_without_a_place_in_the_source(caplog):
     with warnings.catch_warnings():  # restores what is shown, too
         warnings.simplefilter("always")
-        _log(as_json=False, level="warning")
+        _log(log_format="text", log_level="warning")
         warnings.warn("no published limits: 500 % are used", PacelineWarning, stacklevel=1)
     (line,) = caplog.records
     assert (line.name, line.levelname, line.getMessage()) == (

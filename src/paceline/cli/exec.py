@@ -73,13 +73,7 @@ PRINT: Final = {
 @click.option("--strict", is_flag=True, help="End with code 125 instead of 0 if a process or a program wasn't paced.")
 @click.option("--quiet", is_flag=True, help="Print no summary.")
 def command(
-    *,
-    words: tuple[str, ...],
-    gateway: bool | None,
-    login: bool,
-    strict: bool,
-    quiet: bool,
-    **given: Any,
+    *, words: tuple[str, ...], gateway: bool | None, login: bool, strict: bool, quiet: bool, **given: Any
 ) -> None:
     """Run a program with its requests paced.
 

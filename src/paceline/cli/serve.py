@@ -88,17 +88,7 @@ a file). If a variable is not set, the gateway passes on the client's key. After
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("--otel", is_flag=True, help="Send spans and metrics through OpenTelemetry's global providers.")
 @click.option("--demo", is_flag=True, help="Use emulated providers instead of real ones, and send them some traffic.")
-def command(
-    *,
-    host: str,
-    port: int,
-    watch: bool,
-    keys: Path | None,
-    log_level: str,
-    log_format: str,
-    demo: bool,
-    **given: Any,
-) -> None:
+def command(*, host: str, port: int, watch: bool, keys: Path | None, demo: bool, **given: Any) -> None:
     """Serve the APIs of all providers at one address.
 
     Every request waits in its queue until the limits allow it.
@@ -109,7 +99,7 @@ def command(
     from paceline.gateway.server import ProcessSettings, serve
 
     file, process = given.pop("file"), options.taken(given, *OF_PROCESS)
-    logs = partial(_log, as_json=log_format == "json", level=log_level)
+    logs = partial(_log, **options.taken(given, "log_format", "log_level"))
     logs()
     with ExitStack() as stack:
         try:
@@ -201,11 +191,11 @@ def _try_to_write(file: Path | None) -> None:
             AccessLog(file).close()
 
 
-def _log(*, as_json: bool, level: str) -> None:
+def _log(*, log_format: str, log_level: str) -> None:
     """Log to standard error, once in each process."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(JsonFormatter() if as_json else logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    logging.basicConfig(handlers=[handler], level=level.upper())
+    handler, plain = logging.StreamHandler(), logging.Formatter("%(asctime)s %(levelname)s %(message)s")
+    handler.setFormatter(JsonFormatter() if log_format == "json" else plain)
+    logging.basicConfig(handlers=[handler], level=log_level.upper())
     log = logging.getLogger("paceline")
     warnings.showwarning = lambda message, *_, **__: log.warning("%s", message)  # without a place in the source
 
