@@ -176,7 +176,7 @@ def _state_file() -> Path:
 
 def _read(file: Path, timeout_s: float) -> dict[str, Any]:
     """The pools in a SQLite store; nothing is written."""
-    name = f"sqlite:{file}"
+    name, pools = f"sqlite:{file}", dict[str, Any]()
     with suppress(PermissionError):
         if not file.exists():
             raise ReadError(f"{name}: there is no such file")
@@ -192,13 +192,9 @@ def _read(file: Path, timeout_s: float) -> dict[str, Any]:
         if any(form > FORMAT for _, form, _ in rows):
             raise ReadError(f"{name}: written by a newer paceline: update this one")
         now_ns, message = time.time_ns(), Message(LOOKS, 0)  # for a copy that is not written back
-        ledgers = {pool: SharedLedger.load(json.loads(state)) for pool, _, state in rows}
-        return {
-            "pools": {
-                pool: _standing(ledger.apply(now_ns, message), ledger.processes(now_ns))
-                for pool, ledger in ledgers.items()
-            }
-        }
+        for pool, _, state in rows:
+            ledger = SharedLedger.load(json.loads(state))
+            pools[pool] = _standing(ledger.apply(now_ns, message), ledger.processes(now_ns))
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         advice = ADVICE.get(code, "it cannot be read")
@@ -209,6 +205,7 @@ def _read(file: Path, timeout_s: float) -> dict[str, Any]:
         raise ReadError(f"{name}: {advice} ({error})") from None
     except (LookupError, TypeError, ValueError, AttributeError):
         raise ReadError(f"{name}: the quotas in it cannot be read: was it written by paceline?") from None
+    return {"pools": pools}
 
 
 def _shown(pools: dict[str, Any]) -> dict[str, Any]:
@@ -269,9 +266,5 @@ def _processes(seen: Iterable[Seen]) -> dict[str, Any]:
         }
         for one in found[:PROCESSES_SHOWN]
     ]
-    return {
-        "count": len(found),
-        **counts,
-        "waiting": sum(one.waits and one.state == "alive" for one in found),
-        "each": each,
-    }
+    waiting = sum(one.waits and one.state == "alive" for one in found)
+    return {"count": len(found), **counts, "waiting": waiting, "each": each}
