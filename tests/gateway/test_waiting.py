@@ -205,6 +205,19 @@ class TestServed:
         assert b"200 OK" in read(send_chat(running, key, user="first"), 1)
         assert [json.loads(seen[-1]).get("user") for seen in running.odd.seen] == [None, "second", "first"]
 
+    def test_nothing_is_sent_with_a_key_that_was_revoked_meanwhile(
+        self, running, keys, key, queue, at_once, monkeypatch
+    ):
+        monkeypatch.setattr(waiting, "NOTES_FROM_S", 0.01)
+        plain, stream = queue(running, key), queue(running, key, stream=True)
+        begun = read_until(stream, b": waiting\n\n")
+        keys.revoke("alice")
+        running.odd.go.set()
+        assert b"this key was revoked while its request waited" in read(plain, 1)
+        assert b'"paceline_key"' in begun + read_until(stream, b"}\n\n")
+        assert (len(running.odd.seen), running.pool()["waiting"]) == (1, 0)
+        until(lambda: running.dispatch._bodies.held == 0)
+
     def test_who_does_not_come_back_goes_without_a_garbage_collection(self, running, key, queue):
         gc.disable()
         try:

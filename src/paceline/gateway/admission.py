@@ -48,8 +48,14 @@ class Admission:
         for one in given:  # some clients send a key of another server, too
             if (key := self._keys.find(one)) is not None:
                 return key, one
-        why = "this key is unknown or revoked" if given else "a key is missing"
-        raise RequestError(401, "key", f"{why}: send one of `paceline keys add` as the API key")
+        raise _no_key("this key is unknown or revoked" if given else "a key is missing")
+
+    def denied(self, key: ClientKey | None) -> RequestError | None:
+        """The refusal of a request whose ``key`` was revoked while it waited; ``None``: it may be sent."""
+        self._keys.look()
+        if key is None or key.identity in self._keys.identities:
+            return None
+        return _no_key("this key was revoked while its request waited")
 
     def without_users(self, headers: Headers) -> Headers:
         """What is passed on: no header in which any key names users, also of a client whose key does not."""
@@ -99,6 +105,10 @@ def refuse_unmetered(key: ClientKey | None, method: str, path: str) -> None:
         if key.is_bounded and not is_free(endpoint):
             more = ": it has limits or a list of models, which don't apply there: make a second key for it"
         raise RequestError(403, "endpoint", f"this key may not use {method} {path[:100]}{more}")
+
+
+def _no_key(why: str) -> RequestError:
+    return RequestError(401, "key", f"{why}: send one of `paceline keys add` as the API key")
 
 
 @lru_cache(maxsize=64)

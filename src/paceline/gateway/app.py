@@ -121,7 +121,12 @@ class Gateway:
         if self._worker is None:
             self._store_answers.set()
         self._dispatch = Dispatch(
-            limiter, self.life, client, tells_quotas=settings.tells_quotas, names_account=settings.names_account
+            limiter,
+            self.life,
+            client,
+            admission,
+            tells_quotas=settings.tells_quotas,
+            names_account=settings.names_account,
         )
         self._siblings = Siblings(self, {"place": self._dispatch.held.place, "resume": self._resume}, settings.folder)
         one_or_all = self if settings.folder is None else self._siblings

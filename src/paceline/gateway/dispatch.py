@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final
 
 from paceline.core.hints import did_you_mean
-from paceline.gateway.admission import refuse_unmetered
+from paceline.gateway.admission import Admission, refuse_unmetered
 from paceline.gateway.asked import StreamUsage
 from paceline.gateway.client import HttpClient, Upload
 from paceline.gateway.errors import RequestError, as_event, come_back, no_answer, own, stopping
@@ -57,14 +57,22 @@ class Dispatch:
         limiter: The limiter.
         life: What the gateway does with requests.
         client: The HTTP client.
+        admission: Knows which keys are revoked.
         tells_quotas: Whether answers keep the headers that say what is left of the provider's quotas.
         names_account: Whether clients may name the account that pays, beside the gateway's own key.
     """
 
     def __init__(
-        self, limiter: Limiter, life: Life, client: HttpClient, *, tells_quotas: bool, names_account: bool
+        self,
+        limiter: Limiter,
+        life: Life,
+        client: HttpClient,
+        admission: Admission,
+        *,
+        tells_quotas: bool,
+        names_account: bool,
     ) -> None:
-        self._limiter, self._life, self._client = limiter, life, client
+        self._limiter, self._life, self._client, self._admission = limiter, life, client, admission
         self._passing = Passing(limiter.pacer, tells_quotas=tells_quotas)
         self._not_with_key = JUDGED_HEADERS | (OF_CLIENT - ACCOUNT if names_account else OF_CLIENT)
         self._metering = Metering(limiter)
@@ -194,7 +202,10 @@ class Dispatch:
             self._relayed(request, upstream, own or body, renamed=own is not None)
             for upstream, own in zip(members, seen.bodies, strict=True)
         ]
-        return requests, self._exchange(request, requests, seen)
+        exchange = self._exchange(request, requests, seen)
+        if exchange is not None:
+            exchange.denied = partial(self._admission.denied, request.key)
+        return requests, exchange
 
     async def _relay_held(self, request: Incoming, held: HeldRequest, asked_s: float | None) -> None:
         """Relay a metered request, whose place or answer is kept if its client leaves."""
@@ -295,8 +306,8 @@ class Dispatch:
                 raise
             task.uncancel()
             reply = _of_its_own(stopping(), connection)
-        except RequestError:
-            raise
+        except RequestError as refusal:
+            reply = _of_its_own(refusal, connection)
         except Exception as error:  # noqa: BLE001  (it is answered)
             reply = _of_its_own(no_answer(error, held.server), connection, error)
         finally:

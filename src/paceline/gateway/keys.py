@@ -202,6 +202,7 @@ class KeyFile:
         file: The file; it need not exist.
 
     Attributes:
+        identities: The identity of each key.
         user_headers: The headers, in small letters, in which any key names users.
 
     Raises:
@@ -212,6 +213,7 @@ class KeyFile:
         self.file = file
         self._all: list[ClientKey] = []
         self._by_digest: dict[str, ClientKey] = {}
+        self.identities: frozenset[str] = frozenset()
         self.user_headers: frozenset[bytes] = frozenset()
         self._watched = Watched("the earlier keys stay valid", file)
         self._read()
@@ -342,11 +344,12 @@ class KeyFile:
             self._all = list(map(_client_key, content["keys"]))
             self._by_digest = {one.secret.former: one for one in self._all if one.secret.former}
             self._by_digest |= {one.secret.digest: one for one in self._all}
+            self.identities = frozenset(one.identity for one in self._all)
             self.user_headers = frozenset(one.users.lower().encode("ascii") for one in self._all if one.users)
         except FileNotFoundError:
             if self._all:
                 log.warning("%s is gone: no client has a valid key until it is back", self.file)
-            self._all, self._by_digest = [], {}
+            self._all, self._by_digest, self.identities = [], {}, frozenset()
         except OSError as error:
             raise KeyFileError(f"{self.file}: the keys cannot be read: {error.strerror}") from None
         except (ValueError, TypeError, LookupError) as error:

@@ -220,15 +220,17 @@ def identity(key: str, whose: str, asked: str, headers: Headers, body: bytes) ->
 
 
 class KeptExchange(Exchange):
-    """An exchange that is sent only while a client is connected; without one, what is granted is given back.
+    """An exchange that is sent only while a client is connected and has a key; without one, what is granted is given back.
 
     Attributes:
         present: Set while a client is connected.
+        denied: Returns the refusal if the client's key was revoked meanwhile.
         is_last: Whether its model has no other place.
     """
 
     http: Any
     present: asyncio.Event
+    denied: Callable[[], Exception | None]
     is_last = True
 
     def try_once(self) -> None:
@@ -255,6 +257,9 @@ class KeptExchange(Exchange):
             if self.charge is not None:
                 await self._hold()
             permit = await super()._acquire(permit)  # at the front of its lane
+        if (refusal := self.denied()) is not None:
+            permit.cancel()
+            raise refusal
         return permit
 
     async def _refused(self, response: Any, refusal: Refusal, row: Row | None, permit: Permit) -> Any | None:
