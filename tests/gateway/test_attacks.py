@@ -350,6 +350,18 @@ class TestAddress:
         behind_tls = talk(open_gateway.url, get(target, b"host: localhost", b"x-forwarded-proto: https"))
         assert b'"https://localhost/anthropic/v1/messages/batches/b/results"' in behind_tls
 
+    def test_the_bytes_of_an_upload_go_through_the_gateway(self, guarded, upstream):
+        """The SDKs of Google send them to the address in the first answer: for Node with their key, for Python without."""
+        running, key = guarded
+        line = b"x-goog-upload-url: %s/v1/files?upload_id=a\r\n" % upstream.url.encode()
+        upstream.answer = b"HTTP/1.1 200 OK\r\n" + line + b"content-length: 0\r\n\r\n"
+        begun = talk(running.url, post(b"/openai/v1/files", b"authorization: Bearer " + key))
+        target = begun.partition(b"x-goog-upload-url: http://localhost")[2].partition(b"\r\n")[0]
+        assert target.startswith(b"/openai/v1/files?upload_id=a&")
+        assert answers(talk(running.url, post(target))) == [200]
+        assert b"POST /v1/files?upload_id=a HTTP/1.1\r\n" in upstream.raw
+        assert key not in upstream.raw
+
     @pytest.mark.parametrize(
         "path", [b"/openai/v1/chat/%63ompletions", b"/openai/v1/chat%2fcompletions", b"/openai/v1/chat/completions/"]
     )

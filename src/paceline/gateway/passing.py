@@ -23,6 +23,10 @@ log = logging.getLogger("paceline.gateway")
 
 _HOP_BY_HOP_ANSWER: Final = HOP_BY_HOP - {b"content-length"}
 
+_UPLOADS: Final = (b"x-goog-upload-url", b"x-goog-upload-control-url")
+"""The headers in which Google says where the bytes of an upload go. @google/genai sends them to the gateway's host, but without the
+server's name in the path; google-genai for Python goes past the gateway (2.32 and 3.6, 2026-11)."""
+
 _BATCHES: Final = re.compile(r"/v1/messages/batches(/[^/]*(/cancel)?)?$")
 """The paths of Anthropic's batches, whose ``results_url`` the SDKs ask for the answers."""
 
@@ -122,8 +126,11 @@ async def _lead_back(request: Incoming, reply: ClientReply) -> None:
     forwarded_as, root = request.head.header("x-forwarded-proto"), upstream.root.encode() + b"/"
     scheme = "https" if forwarded_as.startswith("https") else request.connection.scope["scheme"]
     here = f"{scheme}://{host}/{quote(upstream.name, safe=punctuation)}/".encode("latin-1")
+    # The SDK for Python sends no key with the bytes of an upload.
+    admitted = b"&key=" + quote(request.given).encode() if request.given else b""
+    behind = {b"location": b""} | dict.fromkeys(_UPLOADS, admitted)
     reply.headers = [
-        (name, here + value.removeprefix(root) if name == b"location" and value.startswith(root) else value)
+        (name, here + value.removeprefix(root) + behind[name] if name in behind and value.startswith(root) else value)
         for name, value in reply.headers
     ]
     if reply.is_good and _BATCHES.search(request.path) and len(body := await reply.plain(LIST_MAX)) <= LIST_MAX:
