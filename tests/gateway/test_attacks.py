@@ -268,8 +268,9 @@ class TestFraming:
     def test_an_upgrade_is_declined(self, open_gateway, upstream):
         """Some clients (Java) offer HTTP/2 so with their first request."""
         offer = [b"connection: Upgrade, HTTP2-Settings", b"upgrade: h2c", b"http2-settings: AAMAAABkAAQAAP__"]
-        got = talk(open_gateway.url, post(CHAT, *offer) + post(CHAT), 2)
-        assert (answers(got), b"connection: close" in got) == ([200], True)
+        sent = [post(), post(CHAT, *offer), chunked(b"5\r\n[1,2]\r\n0\r\n\r\n", *offer), post()]
+        assert answers(talk(open_gateway.url, b"".join(sent), 4)) == [200] * 4
+        assert (upstream.raw.count(BODY), upstream.raw.count(b"[1,2]")) == (3, 1)
         assert b"h2c" not in upstream.raw
         assert b"http2-settings" not in upstream.raw.lower()
 

@@ -275,7 +275,7 @@ class Gateway:
         """Refuse a request that comes too late, or as what is not passed."""
         if self.life.draining:
             raise stopping()
-        if values.get(b"upgrade", b"").lower() == b"websocket":  # Codex sends requests then
+        if b"sec-websocket-version" in values:  # Codex sends requests then
             raise RequestError(426, "websocket", "this gateway passes requests, not WebSockets")
 
     def _place(self, path: str, *, own_login: bool = False) -> tuple[Destination, str]:

@@ -11,6 +11,7 @@ from http import HTTPStatus
 from itertools import chain
 from typing import Any, Final
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from paceline.gateway.connection import Headers
@@ -148,11 +149,36 @@ class HttpProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         self._unread += len(data)
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        try:
+            while data:
+                data = self._parse(data)
+        except httptools.HttpParserError:
+            self._refuse(400)
+            return
         if self._unread > HEAD_MAX:  # a head, the trailers of a body, an extension of a chunk, or empty lines
             self._refuse(431)
         elif self._late is None and (self.cycle is None or self.cycle.response_complete):
             self._late = self.loop.call_later(HEAD_S, self.abort)
+
+    def _parse(self, data: bytes) -> bytes:
+        """Parse what came; returns what is to be parsed next.
+
+        The parser leaves the body of a request that offers another protocol to that protocol. The offer is declined: another parser
+        gets the same request without it. Java's ``HttpClient`` makes one with the first request of a connection.
+        """
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as offer:
+            if self.transport.is_closing():
+                return b""
+            kept = [b"%b: %b\r\n" % pair for pair in self.headers if pair[0] != b"upgrade"]
+            version = self.parser.get_http_version().encode()
+            head = b"%b %b HTTP/%b\r\n%b\r\n" % (self.parser.get_method(), self.url, version, b"".join(kept))
+            self.parser = httptools.HttpRequestParser(self)
+            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's
+            return head + data[offer.args[0] :]
+        return b""
 
     def on_headers_complete(self) -> None:
         if self._late is not None:
@@ -166,13 +192,16 @@ class HttpProtocol(HttpToolsProtocol):
         if not _clear(self.headers, self.parser.get_http_version()):
             self._refuse(400)
             return
+        if self.parser.get_method() == b"CONNECT":
+            self._refuse(405)
+            return
+        if self.parser.should_upgrade():
+            return
         self._idle.pop(self, None)
         self.scope["extensions"] = {CONNECTION: self}  # type: ignore[dict-item]
         super().on_headers_complete()
         self.headers = []  # for the trailers, which are dropped
-        # An upgrade to another protocol is declined, and the parser reads no other request then. The next request of this
-        # client goes to another process, if this one is leaving.
-        if self.parser.should_upgrade() or not self.app_state[CONNECTION].life.state.ready:
+        if not self.app_state[CONNECTION].life.state.ready:  # the next request of this client goes to another process
             self.cycle.keep_alive = False
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
@@ -184,6 +213,8 @@ class HttpProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return
         super().on_message_complete()
         if self.cycle.response_complete:  # before the body had come
             if self._late is not None:
@@ -213,12 +244,6 @@ class HttpProtocol(HttpToolsProtocol):
 
     def timeout_keep_alive_handler(self) -> None:
         self.abort()  # also if the client has not taken the last answer
-
-    def send_400_response(self, msg: str) -> None:  # noqa: ARG002
-        self._refuse(400)
-
-    def _unsupported_upgrade_warning(self) -> None:
-        """Log nothing: the gateway answers."""
 
     def _refuse(self, status: int, headers: bytes = b"") -> None:
         """End the connection, with ``status`` if no answer is under way."""
