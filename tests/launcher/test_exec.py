@@ -197,6 +197,13 @@ def test_a_program_that_sends_nothing_with_a_key_and_without(environ, options, c
     assert said in run("true", environ=environ, options=options, code=code)[1]
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no shell sh")
+@LONG
+def test_a_program_runs_where_standard_error_is_closed():
+    line = f"{sys.executable} -m paceline exec -- echo hi 2>&-"
+    assert run("sh", "-c", line, environ=KEY)[0] == "hi\n"
+
+
 SENDS = """#!/bin/sh
 exec "$PY" -I -S - "$@" <<'END'
 import json, os, re, sys, urllib.request
@@ -486,7 +493,7 @@ def test_an_error_at_the_start_is_not_the_program_s_unless_that_is_asked_for(tmp
 
 @LONG
 def test_errors_before_the_start(tmp_path):
-    _, err = run("no-such-command", code=127)
+    _, err = run("no-such-command", code=127, environ=KEY)
     assert err == "paceline exec: no such command: no-such-command\n"
     (text := tmp_path / "text.txt").write_text("no program")
     _, err = run(text, code=126)

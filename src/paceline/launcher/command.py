@@ -101,8 +101,10 @@ def run(
         settings.write_bytes(pickle.dumps(({**arguments, "store": store}, provider, facts.projects())))
         path = os.pathsep.join(filter(None, (str(SITE), os.environ.get("PYTHONPATH"))))
         environ = {**os.environ, "PYTHONPATH": path, VARIABLE: str(settings)}
+        # What cannot be started needs no gateway. Windows starts more than is in PATH.
+        begin = gateway if sys.platform == "win32" or shutil.which(command[0]) else None
         try:
-            with nullcontext(Led({})) if gateway is None else gateway(home, store, tally.count) as led:
+            with nullcontext(Led({})) if begin is None else begin(home, store, tally.count) as led:
                 at = program_at(command) + 1
                 code = _run([*command[:at], *led.options, *command[at:]], {**environ, **led.environ})
         except FileNotFoundError:
