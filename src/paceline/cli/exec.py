@@ -147,7 +147,8 @@ def _gateway(
     def start(home: Path, store: str, events: Callable[[Event], None]) -> Iterator[Led]:
         settings = ProcessSettings(config=config, keys=home / "keys", host=HOST, store=store)
         page = KeyFile(settings.keys).add("page", may_read=True, models=(NO_MODEL,))
-        watch = WindowWatch(say, at_once=sys.stderr.isatty() and not fills_terminal(words))
+        on_terminal = sys.stderr is not None and sys.stderr.isatty()  # it may be closed
+        watch = WindowWatch(say, at_once=on_terminal and not fills_terminal(words))
 
         def seen(event: Event) -> None:
             events(event)
@@ -155,7 +156,7 @@ def _gateway(
 
         with _log_at_the_end(), private_gateway(settings, way, seen) as environ:
             watch.begin(environ[ADDRESS], environ[KEY])
-            say(f"page at {environ[ADDRESS]}/" + (f"#{page}" if sys.stderr.isatty() else ""))
+            say(f"page at {environ[ADDRESS]}/" + (f"#{page}" if on_terminal else ""))
             try:
                 yield Led(environ, way.options(environ))
             finally:
