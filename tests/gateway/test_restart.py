@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 import threading
+from queue import SimpleQueue
 
 import pytest
 from attack_helpers import answers, connect, post, read, refused, talk
@@ -95,6 +96,17 @@ class TestInherit:
         os.close(theirs)
         with pytest.raises(SettingsError, match="is no socket"):
             inherit({BEFORE: f"{ours} {os.dup(ours)} 0 0"})
+
+    def test_a_process_ends_with_the_one_above_it(self, monkeypatch):
+        raised = SimpleQueue()
+        monkeypatch.setattr(handover.signal, "raise_signal", raised.put)
+        above, ours = socket.socketpair()
+        with listen("127.0.0.1", 0) as mine, above:
+            found = inherit({BEFORE: f"{os.dup(mine.fileno())} {ours.detach()} 1 1"})
+            with found.listener:
+                tell_ready(found)
+                assert above.recv(100) == b"1"
+        assert raised.get(timeout=30) == signal.SIGTERM
 
     def test_the_service_manager_is_told(self, tmp_path, monkeypatch):
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-import select
 import signal
 import socket
 import subprocess
@@ -31,7 +30,7 @@ FIRST_FD: Final = 3
 """The first file that systemd passes (sd_listen_fds(3), systemd 252)."""
 
 BEFORE: Final = "PACELINE_BEFORE"
-"""The variable in which a new process finds the listening socket, and the pipe to the process before it."""
+"""The variable in which a new process finds the listening socket, and the channel to the process before it."""
 
 READY_S: Final = 120.0
 """How long a new process may take until it serves: as long as systemd lets a service start, and a little more."""
@@ -89,7 +88,7 @@ def inherit(environ: MutableMapping[str, str]) -> Inherited | None:
         if sys.platform == "win32":
             listener, tell = _shared(int(where), channel)
         else:
-            listener, tell = _open(int(where), int(channel))
+            listener, tell = _open(int(where), int(channel), supervised=supervised == "1")
         return Inherited(listener, tell, supervised == "1", first == "1")
     if not count:
         return None
@@ -100,34 +99,37 @@ def inherit(environ: MutableMapping[str, str]) -> Inherited | None:
     return Inherited(_listener(FIRST_FD))
 
 
-def _open(number: int, pipe: int) -> tuple[socket.socket, Callable[[], object]]:
-    """The listening socket and the pipe that a child inherits."""
-    os.set_inheritable(pipe, False)
+def _open(number: int, channel: int, *, supervised: bool) -> tuple[socket.socket, Callable[[], object]]:
+    """The listening socket that a child inherits, and what tells the process before over the channel to it."""
+    listener, above = _listener(number), socket.socket(fileno=channel)
+    above.set_inheritable(False)
+    if supervised:
+        _heed(above)
+    return listener, partial(above.sendall, b"1")
 
-    def tell() -> None:
-        with open(pipe, "wb", buffering=0) as file:
-            file.write(b"1")
 
-    return _listener(number), tell
+def _heed(above: socket.socket) -> None:
+    """Heed the signals that come from the process above, which Windows has none for; and end with that process: it would keep the port."""
+
+    def wait() -> None:
+        number = b""
+        with above, suppress(OSError):
+            number = above.recv(1)
+        signal.raise_signal(number[0] if number else signal.SIGTERM)
+
+    threading.Thread(target=wait, name="above", daemon=True).start()
 
 
 if sys.platform == "win32":
 
     def _shared(port: int, secret: str) -> tuple[socket.socket, Callable[[], object]]:
-        """The listening socket that a process shares over loopback; signals come over it, too: Windows has none."""
+        """The listening socket that a process shares over loopback."""
         channel = socket.create_connection(("127.0.0.1", port), READY_S)
         channel.sendall(f"{secret} {os.getpid()}\n".encode())
         with channel.makefile("rb") as file:
             listener = socket.fromshare(bytes.fromhex(file.readline().decode("ascii")))
         channel.settimeout(None)
-
-        def heed() -> None:
-            number = b""
-            with suppress(OSError):
-                number = channel.recv(1)
-            signal.raise_signal(number[0] if number else signal.SIGTERM)  # without one that process has ended
-
-        threading.Thread(target=heed, name="above", daemon=True).start()
+        _heed(channel)
         return listener, partial(channel.sendall, b"1")
 
 
@@ -176,8 +178,10 @@ class Successor:
     """
 
     process: subprocess.Popen[bytes]
+    _channel: socket.socket
 
     def __init__(self, listener: socket.socket, *, supervised: bool = False, first: bool = False) -> None:
+        self._supervised = supervised
         if sys.platform == "win32":
             self._share(listener, first=first)
         else:
@@ -189,6 +193,8 @@ class Successor:
         if not told:
             self.process.kill()
             self.process.wait()
+        if not (told and self._supervised):  # its end would be that of a process which is supervised
+            self._channel.close()
         return told
 
     def signal(self, number: int) -> None:
@@ -239,12 +245,12 @@ class Successor:
     else:
 
         def _start(self, listener: socket.socket, *, supervised: bool, first: bool) -> None:
-            self._pipe, theirs = os.pipe()
-            number = listener.fileno()
-            environ = os.environ | {BEFORE: f"{number} {theirs} {supervised:d} {first:d}"}
+            self._channel, theirs = socket.socketpair()
+            numbers = listener.fileno(), theirs.fileno()
+            environ = os.environ | {BEFORE: f"{numbers[0]} {numbers[1]} {supervised:d} {first:d}"}
             if supervised:
                 environ.pop("NOTIFY_SOCKET", None)  # the process that stays tells the manager
-            for one in (number, theirs):
+            for one in numbers:
                 os.set_inheritable(one, True)
             try:
                 self.process = subprocess.Popen(  # noqa: S603
@@ -254,16 +260,17 @@ class Successor:
                     process_group=0 if supervised else None,  # a terminal sends its signals to the one above
                 )
             except OSError:
-                os.close(self._pipe)
+                self._channel.close()
                 raise
             finally:
-                os.close(theirs)
-                os.set_inheritable(number, False)
+                theirs.close()
+                listener.set_inheritable(False)
 
         def _told(self) -> bool:
-            told = bool(select.select([self._pipe], [], [], READY_S)[0]) and bool(os.read(self._pipe, 1))
-            os.close(self._pipe)
-            return told
+            self._channel.settimeout(READY_S)
+            with suppress(OSError):
+                return self._channel.recv(1) == b"1"
+            return False
 
 
 class Succession:
