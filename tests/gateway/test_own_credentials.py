@@ -109,6 +109,18 @@ def test_a_key_in_the_query_is_one_too(serve, upstream, client):
     assert second.startswith("gemini@")
 
 
+def test_the_bytes_of_an_upload_go_through_the_gateway(serve, client):
+    """@google/genai sends them to the path in the answer, at the gateway's host."""
+    server = Stub(
+        lambda path, headers, _: (b"", 200, {"x-goog-upload-url": f"http://{headers['host']}{path}?upload_id=a"})
+    )
+    with stub(server) as url:
+        begun = client.post(serve(url).url + "/gemini/upload/v1beta/files", headers={"x-goog-api-key": RICH})
+        led = begun.headers["x-goog-upload-url"]
+        assert led.endswith("/gemini/upload/v1beta/files?upload_id=a")
+        assert client.post(led, content=b"bytes").status_code == 200
+
+
 def test_what_is_left_of_each_plan_is_shown(serve, upstream, client, caplog):
     running = serve(upstream)
     for key in (LOGIN, SECOND, LOGIN + "up"):

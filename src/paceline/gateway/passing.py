@@ -119,21 +119,22 @@ class Passing:
 
 
 async def _lead_back(request: Incoming, reply: ClientReply) -> None:
-    """Make the gateway's address of the one that a server names as its own: SDKs would send it the client's key."""
+    """Make the gateway's address of the one that a server names as its own: SDKs would send it the client's key, or the gateway its bytes."""
     host, upstream = request.head.header("host"), reply.upstream
-    if upstream is None or not (reply.of_gateway and host):
+    if upstream is None or not host:
         return
     forwarded_as, root = request.head.header("x-forwarded-proto"), upstream.root.encode() + b"/"
     scheme = "https" if forwarded_as.startswith("https") else request.connection.scope["scheme"]
     here = f"{scheme}://{host}/{quote(upstream.name, safe=punctuation)}/".encode("latin-1")
     # The SDK for Python sends no key with the bytes of an upload.
     admitted = b"&key=" + quote(request.given).encode() if request.given else b""
-    behind = {b"location": b""} | dict.fromkeys(_UPLOADS, admitted)
+    behind = dict.fromkeys(_UPLOADS, admitted) | ({b"location": b""} if reply.of_gateway else {})
     reply.headers = [
         (name, here + value.removeprefix(root) + behind[name] if name in behind and value.startswith(root) else value)
         for name, value in reply.headers
     ]
-    if reply.is_good and _BATCHES.search(request.path) and len(body := await reply.plain(LIST_MAX)) <= LIST_MAX:
+    is_batch = reply.of_gateway and reply.is_good and _BATCHES.search(request.path)
+    if is_batch and len(body := await reply.plain(LIST_MAX)) <= LIST_MAX:
         led = re.sub(rb'("results_url"\s*:\s*")' + re.escape(root), lambda found: found[1] + here, body)
         if led != body:
             reply.put(reply.status, reply.headers, led)
