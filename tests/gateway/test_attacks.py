@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 from attack_helpers import ANSWER, BODY, GOOD, answers, connect, post, raw_server, read, refused, talk
-from gateway_helpers import chat, running_gateway
+from gateway_helpers import chat, running_gateway, stub, tell
 
 from paceline.config import Config
 from paceline.core.results import SettingsError
@@ -396,6 +396,17 @@ class TestUploads:
         head, _, sent = upstream.raw.partition(b"\r\n\r\n")
         assert length in head
         assert sent.count(b"x") == 300_000
+
+    def test_an_early_answer_comes_before_the_rest_of_a_body_that_was_asked_for(self, serve):
+        async def early(_scope, _receive, send):
+            await tell(send, {}, 413)
+
+        lines = b"expect: 100-continue", b"content-length: 300000"
+        with stub(early) as url, connect(serve(url).url) as client:
+            client.sendall(post(b"/openai/v1/files", *lines, length=False, body=b""))
+            assert answers(read(client, 2)) == [100, 413]
+            client.sendall(b"x" * 300_000 + post(b"/openai/v1/files"))
+            assert answers(read(client, 1)) == [413]
 
     def test_a_key_without_the_right_is_refused_before_the_body(self, guarded, upstream):
         running, key = guarded

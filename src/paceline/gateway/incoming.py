@@ -20,7 +20,7 @@ from paceline.gateway.relay import BODY_MAX, plain
 from paceline.gateway.shares import Shares
 from paceline.gateway.upstreams import Destination, Upstream, path_at
 from paceline.pacing.pacer import NAME_MAX
-from paceline.telemetry.status_app import Receive, Send
+from paceline.telemetry.status_app import Event, Receive, Send
 
 BODIES_MAX: Final = 1024 * 2**20
 """Bytes of the bodies of all requests that wait or are in flight, which client keys share."""
@@ -110,6 +110,11 @@ class Incoming:
         # With a list of its own: it may go there when its client has left.
         return replace(self, place=place, path=path, open_path=open_path, parts=list(self.parts))
 
+    async def next_part(self) -> Event:
+        """The next part of its body, which is asked for where its client waits for that."""
+        self.connection.asked = True
+        return await self.receive()
+
     @property
     def decoded_path(self) -> str:
         """Its path there, decoded."""
@@ -177,7 +182,7 @@ class Bodies:
                 if not self._shares.fits(owner, max(length - size, 0), BODIES_MAX):
                     whose = "this key's requests" if owner else "all requests"
                     raise RequestError(503, "memory", f"the bodies of {whose} are too large: send this one later")
-                event = await request.receive()
+                event = await request.next_part()
                 parts.append(event.get("body", b""))
                 size += len(parts[-1])
                 self._shares.use(owner, len(parts[-1]))
@@ -222,7 +227,7 @@ class Bodies:
         while more:
             self.slow[request.connection] = until_s
             try:
-                event = await request.receive()
+                event = await request.next_part()
             finally:
                 del self.slow[request.connection]
             if event["type"] != "http.request":

@@ -92,11 +92,13 @@ class HttpProtocol(HttpToolsProtocol):
         gone: Whether the client went away.
         opened_s: When it was opened, on the monotonic clock.
         most: How many connections this process may have.
+        asked: Whether the body of the present request was asked for, if its client waits for that.
     """
 
     task: asyncio.Task[Any] | None = None
     gone = False
     opened_s = 0.0
+    asked = False
     _present: Any = None  # the request that is being answered
     _unread = 0  # bytes since the last head, or the last part of a body
     _late: asyncio.TimerHandle | None = None
@@ -205,7 +207,7 @@ class HttpProtocol(HttpToolsProtocol):
             self.cycle.keep_alive = False
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
-        self._present = cycle
+        self._present, self.asked = cycle, False
         super()._start_asgi_task(cycle, app)
 
     def on_body(self, body: bytes) -> None:
@@ -222,7 +224,7 @@ class HttpProtocol(HttpToolsProtocol):
             self._late = self.loop.call_later(KEEP_S, self.abort)
 
     def on_response_complete(self) -> None:
-        awaited = not self.pipeline and self.cycle.more_body and self.expect_100_continue
+        awaited = not self.pipeline and self.cycle.more_body and self.expect_100_continue and not self.asked
         super().on_response_complete()
         if self.timeout_keep_alive_task is not None and not self.transport.is_closing():  # no request came meanwhile
             self._idle[self] = None
