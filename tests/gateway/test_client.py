@@ -3,10 +3,12 @@
 import asyncio
 import errno
 import gc
+import socket
 import ssl
 import sys
 from contextlib import suppress
 from dataclasses import replace
+from threading import Thread
 from types import SimpleNamespace
 from weakref import ref
 
@@ -408,6 +410,29 @@ class TestUploads:
             answer = await self.begin(server)
             assert (answer.status, await answer.read()) == (401, b"ok")
             assert not server.client._servers[server.upstream.root].idle
+
+    async def test_one_is_read_before_more_is_sent_to_a_server_that_has_closed(self):
+        def serve(listener):
+            accepted, _ = listener.accept()
+            with accepted:
+                accepted.recv(1)
+                accepted.sendall(OK.replace(b"200 OK", b"413 No"))
+
+        async def come():
+            yield b"begun"
+            thread.join()  # the event loop does not run meanwhile
+            for _ in range(10):
+                yield b"more"
+
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            thread = Thread(target=serve, args=(listener,))
+            thread.start()
+            root = f"http://127.0.0.1:{listener.getsockname()[1]}"
+            upstream = Upstream("openai", provider_named("openai"), root)
+            answer = await HttpClient(10.0, ssl.create_default_context()).fetch(
+                upstream, "POST", "/v1/files", [], Upload(None, come())
+            )
+            assert (answer.status, await answer.read()) == (413, b"ok")
 
     async def test_an_answer_that_stalls_after_an_early_head_is_a_timeout(self):
         async with Server(OK.removesuffix(b"ok")) as server:

@@ -148,6 +148,10 @@ async def _send_parts(connection: ServerConnection, answer: Answer, upload: Uplo
         async with aclosing(upload.parts):
             async for part in upload.parts:
                 answer.watch.starves = False
+                # A write to a server that has closed would lose its answer. In one round the event loop sees that there is one,
+                # and in the next one asyncio's own loop reads it.
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
                 await connection.send(part if upload.length is not None else b"%x\r\n%b\r\n" % (len(part), part))
                 answer.watch.renew()
                 answer.watch.starves = True
