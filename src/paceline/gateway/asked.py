@@ -88,7 +88,7 @@ class StreamUsage:
             self._told.add((whose, record.pool))
             log.warning(
                 "%s%s: its streams report no usage, so that usage counts them as estimated, and a budget as reserved: chats of OpenAI's form"
-                ' report it with "stream_options": {"include_usage": true}',
+                ' report it with "stream_options": {"include_usage": true}, and streams of Gemini where the query has alt=sse',
                 record.pool,
                 whose,
             )
