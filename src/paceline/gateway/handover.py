@@ -193,7 +193,7 @@ class Successor:
         if not told:
             self.process.kill()
             self.process.wait()
-        if not (told and self._supervised):  # its end would be that of a process which is supervised
+        if not (told and self._supervised):  # a supervised process ends when its channel does
             self._channel.close()
         return told
 
