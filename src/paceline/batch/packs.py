@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from paceline.batch.requests import RunRequest
 from paceline.core.quota import INPUT_TOKENS
 from paceline.http.describe import Metered
 from paceline.providers.embeddings import Embedder, embedder, vector_of
-
-if TYPE_CHECKING:
-    from paceline.batch.client import RunOutcome
 
 Described = tuple[RunRequest, Metered]
 """A request, and what it costs."""
@@ -108,9 +105,11 @@ def part_of(request: RunRequest, tokens: float) -> float:
     return min(1.0, max(1 / bounds.inputs, tokens / bounds.tokens))
 
 
-def answers_of(request: RunRequest, outcome: RunOutcome) -> list[RowAnswer] | None:
+def answers_of(
+    request: RunRequest, response: dict[str, Any] | None, error: dict[str, str] | None
+) -> list[RowAnswer] | None:
     """What is recorded of each row of ``request``; ``None`` if halves of it have to show which row the error is about."""
-    error, response, rows = outcome.error, outcome.response, request.rows
+    rows = request.rows
     if error is not None:
         status = response["status_code"] if response is not None else None
         if len(rows) > 1 and (status in TOO_MUCH or error["code"] in OWN_TOO_MUCH):

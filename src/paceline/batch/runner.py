@@ -341,7 +341,7 @@ class Runner:
         outcome, _ = await self._ask(request, metered)
         if outcome is None:
             return
-        answers, once_more = answers_of(request, outcome), list[RunRequest]()
+        answers, once_more = answers_of(request, outcome.response, outcome.error), list[RunRequest]()
         may_follow = outcome.tries is None or outcome.tries.spoiled()
         if answers is None:
             self._again += self._packer.halves(request)
