@@ -27,6 +27,7 @@ from paceline.batch.progress import LineView, ProgressView
 from paceline.batch.reach import Reach
 from paceline.batch.redact import PART_MIN, Secrets
 from paceline.batch.results import ResultsFile
+from paceline.batch.summary import Calls
 from paceline.batch.transport import AnswerTooLargeError, NotDecodedError, RunTarget, Sender, session
 from paceline.pacing.faults import Fault, fault_of
 
@@ -150,7 +151,7 @@ async def saying(raw, asked=None):
 
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server, session(60.0) as client:
         url = URL(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1")
-        sender = Sender(60.0, Reach(lambda _: None, again=False), Secrets([]))
+        sender = Sender(60.0, Reach(lambda _: None, again=False), Secrets([]), Calls(), lambda: False)
         sender.post = client.post
         yield sender, RunTarget(url, "http://host", ("host", "/v1"))
 
@@ -358,5 +359,5 @@ async def test_a_connection_that_was_closed_after_its_answer_is_not_used_again(t
         with ResultsFile(str(tmp_path / "out")) as results:
             results.open()
             given = {"workers": 1, "limits": {"*": FAST}}
-            runner, tally = await send_lines(chats(20), results, root, ProgressView(), **given)
-    assert (tally.ok, runner.client.sender.attempts) == (20, 20)
+            _, tally = await send_lines(chats(20), results, root, ProgressView(), **given)
+    assert (tally.ok, tally.attempts.made) == (20, 20)

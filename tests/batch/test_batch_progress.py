@@ -7,7 +7,7 @@ import paceline
 from paceline.batch.check import InputPlan, PoolWork
 from paceline.batch.ideal import Served
 from paceline.batch.progress import LineView, Live, ProgressLine, ProgressView, binding, eta_s, forecast_s, view
-from paceline.batch.summary import RunTally
+from paceline.batch.summary import Calls, RunTally
 from paceline.providers.base import Usage
 from paceline.testing import ManualClock
 
@@ -44,8 +44,8 @@ def test_eta_by_what_requests_turned_out_to_cost():
 
 
 def test_what_others_spend_and_what_was_refused_says_nothing_of_the_time_that_is_left():
-    meter = ProgressLine(PLAN, RunTally(requests=100), 10)
-    assert "80 s left" in meter.line({"a": pool(granted=900, spent=9_000.0, waiting=1)}, 800)[0]
+    meter = ProgressLine(PLAN, RunTally(requests=100, attempts=Calls(refused=800)), 10)
+    assert "80 s left" in meter.line({"a": pool(granted=900, spent=9_000.0, waiting=1)})[0]
 
 
 def test_names_what_binds():
@@ -77,11 +77,11 @@ def test_eta_where_the_provider_admits_less_than_the_limits(monkeypatch):
     passed(monkeypatch, 0.0, 10.0, 30.0, 60.0)
     tally, pools = RunTally(requests=400), {"a": pool(left=1e9, waiting=3)}
     meter = ProgressLine(PLAN, tally, 10)
-    assert "time left unknown" in meter.line(pools, 0)[0]  # no answer yet
+    assert "time left unknown" in meter.line(pools)[0]  # no answer yet
     tally.ok = 96
-    assert "95 s left" in meter.line(pools, 0)[0]  # 96 in 30 s
+    assert "95 s left" in meter.line(pools)[0]  # 96 in 30 s
     tally.ok = 399
-    assert "0.2 s left" in meter.line(pools, 0)[0]
+    assert "0.2 s left" in meter.line(pools)[0]
 
 
 def test_eta_in_the_pause_of_a_window(monkeypatch):
@@ -89,9 +89,9 @@ def test_eta_in_the_pause_of_a_window(monkeypatch):
     tally, pools = RunTally(requests=400, ok=100), {"a": pool(left=1e9, waiting=3)}
     meter = ProgressLine(PLAN, tally, 10)
     for _ in range(58):
-        meter.line(pools, 0)
+        meter.line(pools)
     tally.ok = 110
-    assert "2 min 49 s left" in meter.line(pools, 0)[0]  # 110 in 64 s
+    assert "2 min 49 s left" in meter.line(pools)[0]  # 110 in 64 s
 
 
 def test_eta_before_a_restart_that_is_stated(monkeypatch):
@@ -100,7 +100,7 @@ def test_eta_before_a_restart_that_is_stated(monkeypatch):
     for quota in one["quotas"]:
         quota |= {"quota": "60 requests/min", "resets_at": "2026-11-25T00:00:00Z", "reset_s": 20.0}
     meter = ProgressLine(PLAN, RunTally(requests=75, ok=15), 10)
-    assert "20 s left" in meter.line({"a": one}, 0)[0]  # not at 15 a minute
+    assert "20 s left" in meter.line({"a": one})[0]  # not at 15 a minute
 
 
 def test_eta_after_a_limit_was_raised(monkeypatch):
@@ -109,16 +109,16 @@ def test_eta_after_a_limit_was_raised(monkeypatch):
     meter = ProgressLine(PLAN, tally, 10)
     for minute in range(1, 120):
         tally.ok += 1 if minute < 60 else 100
-        meter.line(pools, 0)
+        meter.line(pools)
     tally.ok += 100
-    assert "139 min" not in (line := meter.line(pools, 0)[0])
+    assert "139 min" not in (line := meter.line(pools)[0])
     assert "2 h 18 min left" in line  # 13,841 at 100 a minute, not at 51
 
 
 def test_line():
-    tally = RunTally(requests=100, skipped=10, ok=30, failed=5)
+    tally = RunTally(requests=100, skipped=10, ok=30, failed=5, attempts=Calls(refused=2))
     tally.bill.add("openai", "gpt-5", Usage(input_tokens=1_000, output_tokens=234))
-    text, share = ProgressLine(PLAN, tally, 10).line({"a": pool(waiting=1)}, 2)
+    text, share = ProgressLine(PLAN, tally, 10).line({"a": pool(waiting=1)})
     assert text.startswith("45/100  5 failed  ")
     assert "2 x 429  1,234 tokens  limited by 60 requests/min  " in text
     assert share == 0.45

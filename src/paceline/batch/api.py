@@ -29,6 +29,7 @@ from paceline.batch.reach import Reach, origin, reason
 from paceline.batch.redact import Secrets
 from paceline.batch.requests import RunRequest
 from paceline.batch.results import read_json
+from paceline.batch.summary import Calls
 from paceline.batch.transport import NO_CONNECTION
 from paceline.batch.unpaid import is_unpaid
 from paceline.config.servers import ProviderAddress
@@ -246,8 +247,7 @@ class Web:
         secrets: Removes the keys.
         timeout_s: The longest time of one call, which a large file needs.
         proxy: The proxy's URL.
-        calls: How many calls were made.
-        refused: How many of them were refused with a 429.
+        calls: Counts them.
         ahead_s: How far this machine's clock was ahead of the provider's at the last answer; 0 if it was behind.
     """
 
@@ -256,8 +256,7 @@ class Web:
     secrets: Secrets
     timeout_s: float
     proxy: str | None
-    calls: int = 0
-    refused: int = 0
+    calls: Calls = field(default_factory=Calls)
     ahead_s: float = 0.0
 
     def __post_init__(self) -> None:
@@ -289,7 +288,7 @@ class Web:
         if status >= 500 or status == 408:
             raise BrokenError(f"status {status}")
         if not 200 <= status < 300:
-            self.refused += status == 429
+            self.calls.refused += status == 429
             code, words = error_of(value)
             raise RefusedError(status, code, one_line(words))
         return value
@@ -316,7 +315,7 @@ class Web:
     async def _send(
         self, method: str, path: str, most: int, file: IO[bytes] | None, **options: Any
     ) -> tuple[int, Mapping[str, str], bytes]:
-        self.calls += 1
+        self.calls.made += 1
         root, place = origin(self.address.root), options.pop("place", "")
         own = not place or origin(place) == root
         url = URL(place, encoded=True) if place else URL(joined(self.address.root, path))

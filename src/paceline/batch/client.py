@@ -25,6 +25,7 @@ from paceline.batch.reach import Reach, origin
 from paceline.batch.redact import PART_MIN, Secrets
 from paceline.batch.requests import BadLineError, RunRequest, keyless
 from paceline.batch.room import Room
+from paceline.batch.summary import Calls
 from paceline.batch.transport import (
     NO_CONNECTION,
     AnswerTooLargeError,
@@ -261,6 +262,7 @@ class RunClient:
         addresses: Where requests go, by the provider's name.
         timeout_s: The time from sending a request to the end of its answer.
         say: Takes a line for the user.
+        calls: Counts the attempts.
         paused: Whether nothing may be sent now.
         group: The servers: each request goes to the one where it can go soonest. ``None`` for no group.
 
@@ -277,14 +279,16 @@ class RunClient:
         addresses: Mapping[str, ProviderAddress],
         timeout_s: float,
         say: Callable[[str], None],
+        calls: Calls,
         paused: Callable[[], bool] = lambda: False,
         group: ServerGroup | None = None,
     ) -> None:
+        secrets = Secrets(address.key for address in addresses.values())
         self._members = Members(group, limiter.pacer) if group is not None else None
         self._proxy = proxy_for(addresses)
         again = limiter.pacer.retry.faults and limiter.pacer.retry.max_attempts > 1
         self.reach = Reach(say, again=again, proxy=self._proxy)
-        self.sender = Sender(timeout_s, self.reach, Secrets(address.key for address in addresses.values()), paused)
+        self.sender = Sender(timeout_s, self.reach, secrets, calls, paused)
         self.room = Room(say)
         self._leads = Leads(limiter.pacer.clock)
         self.limiter, self._addresses, self._say = limiter, addresses, say
@@ -396,7 +400,7 @@ class RunClient:
                 if (lack := lack_of(error)) is None:
                     raise
                 sender = self.sender
-                sender.attempts -= 1
+                sender.calls.made -= 1
                 sender.free()
                 attempt = getattr(exchange.http, "attempt", 0)
                 self.room.lower(lack, entry, attempt, sender.last, len(sender.in_flight))
@@ -419,7 +423,7 @@ class RunClient:
                 route.good(at)
                 return False
             self.sender.free()
-            self.sender.refused += judged.verdict is Verdict.REFUSAL
+            self.sender.calls.refused += judged.verdict is Verdict.REFUSAL
             wrong = judged.verdict is Verdict.UNREADABLE and (not route.served or _is_page(judged.start))
             if wrong and route.bad([at], again=True):
                 self._end(route, request, 200, judged.start.decode("utf-8", "replace") or judged.why)

@@ -396,7 +396,7 @@ class _Run:
             self._serve_page(reporter)
             asyncio.run(current.run())
         if self._lacks_some(stopped=current.stop is not None):
-            current = _after(current, self._runner(self._again()))
+            current = self._runner(self._again())
             asyncio.run(current.run())
             self._lacks_some(stopped=True)
         return current
@@ -433,7 +433,7 @@ class _Run:
                     continue
                 _forget_deadline(journal, ended=current.stop is None)
                 return current, created
-            sender = _after(sender, self._runner(self._free(current.batches)))
+            sender = self._runner(self._free(current.batches))
             asyncio.run(sender.run())
             lacking = self._lacks_some(stopped=sender.stop is not None)
             journal = BatchJournal(path)
@@ -445,13 +445,9 @@ class _Run:
         """The sender of some requests, with connections of its own."""
         config, answers = self._job.config, self._answers
         client = RunClient(
-            self._limiter,
-            self._addresses,
-            config.timeout_s,
-            answers.view.say,
-            lambda: bool(answers.results.kept),
-            self._group,
-        )
+            self._limiter, self._addresses, config.timeout_s, answers.view.say, answers.tally.attempts,
+            lambda: bool(answers.results.kept), self._group,
+        )  # fmt: skip
         return Runner(source, client, answers, self._meter, Packer(self._checker.describe), config.workers)
 
     def _free(self, batches: Batches) -> Iterator[Described]:
@@ -555,10 +551,10 @@ class _Run:
         """Print the summary; return the exit code and the summary. ``created``: how many batches the run has created."""
         stop, output, tally, view = ended.stop, self._job.output, self._answers.tally, self._answers.view
         results = self._answers.results
+        calls = tally.calls if isinstance(ended, Offline) else tally.attempts
         report = tally.report(
             self._limiter.status()["pools"],
-            attempts=ended.attempts,
-            refused=ended.refused,
+            calls=calls,
             interrupted=stop is not None and stop[0] == INTERRUPTED,
             store=self._store.url if self._store else None,
             output=results.place if output.keeps else None,
@@ -571,8 +567,8 @@ class _Run:
             left = report["batches_in_progress"] = ended.batches.journal.unfinished
             going = f"the provider continues with {counted(left, 'batch')}: " if left else ""
             again = f"{going}the same command again continues"
-            calls = f"{ended.attempts:,} calls, {ended.refused:,} of them refused with a 429"
-            lines = [lines[0], f"{counted(created or 0, 'batch')} created in {calls}", *lines[2:], *bill]
+            made = f"{calls.made:,} calls, {calls.refused:,} of them refused with a 429"
+            lines = [lines[0], f"{counted(created or 0, 'batch')} created in {made}", *lines[2:], *bill]
         else:
             resumes = results.resumable and output.keeps
             again = "the same command again sends the rest" if resumes else "nothing can be resumed"
@@ -685,14 +681,6 @@ def _save(results: ResultsFile, tally: RunTally) -> Iterator[str]:
         tally.ok, tally.failed = tally.ok - ok, tally.failed - (not ok)
     if results.unsaved:
         yield f"{unable}: {results.unsaved:,} answers fit nowhere else either and are lost; their requests are left"
-
-
-def _after(before: Runner | None, following: Runner) -> Runner:
-    """``following``, which counts on from ``before``."""
-    if before is not None:
-        attempts, earlier = following.client.sender, before.client.sender
-        attempts.attempts, attempts.refused = earlier.attempts, earlier.refused
-    return following
 
 
 def _forget_deadline(journal: BatchJournal, *, ended: bool) -> None:

@@ -92,16 +92,6 @@ class Offline:
         """Whether the batches are left: cancelled before all requests are done."""
         return self._flight.leaving.is_set()
 
-    @property
-    def attempts(self) -> int:
-        """HTTP calls so far."""
-        return sum(ends.web.calls for ends in self._ends.values())
-
-    @property
-    def refused(self) -> int:
-        """Those that were answered with status 429."""
-        return sum(ends.web.refused for ends in self._ends.values())
-
     async def run(self, *, create: bool = True) -> None:
         """Send everything, and write every result.
 
@@ -121,7 +111,7 @@ class Offline:
         proxy, secrets = proxy_for(self._addresses), Secrets(address.key for address in self._addresses.values())
         client = session(CALL_S)
         for name, address in self._addresses.items():
-            web = Web(client, address, secrets, CALL_S, proxy)
+            web = Web(client, address, secrets, CALL_S, proxy, self._answers.tally.calls)
             self._ends[name] = ENDPOINTS[name](web, self._time.retry_s, self.batches.journal.run)
         restore = heed(on_signal)
         progress = asyncio.create_task(self._show())

@@ -151,21 +151,19 @@ class ProgressLine:
     Attributes:
         per_min: The speed at the last line, in requests a minute.
         left_s: The time left then, in seconds; ``None``: unknown.
-        refused: The refusals so far.
     """
 
     def __init__(self, plan: InputPlan, tally: RunTally, workers: int) -> None:
-        self.per_min, self.left_s, self.refused = 0.0, cast("float | None", None), 0
+        self.per_min, self.left_s = 0.0, cast("float | None", None)
         self._plan, self._tally, self._workers = plan, tally, workers
         self._started_s = time.monotonic()
         self._samples: deque[tuple[float, int]] = deque([(self._started_s, 0)], maxlen=_RATE_OVER)
 
-    def line(self, pools: dict[str, Any], refused: int, unwritten: str = "", lacking: str = "") -> tuple[str, float]:
+    def line(self, pools: dict[str, Any], unwritten: str = "", lacking: str = "") -> tuple[str, float]:
         """The line, and the share of the requests that is done.
 
         Args:
             pools: ``limiter.status()["pools"]``.
-            refused: The number of answers with status 429.
             unwritten: Why the output cannot be written, while sending is paused for it.
             lacking: What this machine lacks for more requests in flight.
         """
@@ -183,12 +181,12 @@ class ProgressLine:
         fastest = max(rate, done / max(now_s - self._started_s, 1e-9)) if waits else rate
         if fastest and not (waits and until_restart(pools)):
             left_s = max(left_s, tally.left / fastest, _LEFT_MIN_S)
-        self.per_min, self.left_s, self.refused = rate * 60, left_s or None, refused
+        self.per_min, self.left_s = rate * 60, left_s or None
         parts = [
             f"{done + tally.before:,}/{tally.about}{tally.requests:,}",
             *([f"{failed:,} failed"] if (failed := tally.failed + tally.final.total()) else []),
             f"{rate * 60:,.0f} requests/min",
-            f"{refused:,} x 429",
+            f"{tally.attempts.refused:,} x 429",
             f"{tally.bill.input_tokens + tally.bill.output_tokens:,} tokens",
             f"paused: {unwritten}" if unwritten else f"limited by {limit}",
         ]

@@ -137,16 +137,6 @@ class Runner:
         self._writing: asyncio.Task[None] | None = None  # while there are answers that could not be written
         self._tasks: list[asyncio.Task[None]] = []
 
-    @property
-    def attempts(self) -> int:
-        """The number of HTTP requests sent."""
-        return self.client.sender.attempts
-
-    @property
-    def refused(self) -> int:
-        """The number of answers with status 429."""
-        return self.client.sender.refused
-
     async def run(self) -> None:
         """Send everything."""
         tally = self._answers.tally
@@ -214,7 +204,7 @@ class Runner:
             await asyncio.sleep(self._answers.view.every_s)
             unwritten = self._answers.results.why if self._answers.results.kept else ""
             pools, lacking = self.client.limiter.status()["pools"], self.client.room.words
-            self._answers.view.show(*self._meter.line(pools, self.client.sender.refused, unwritten, lacking))
+            self._answers.view.show(*self._meter.line(pools, unwritten, lacking))
 
     async def _work(self) -> None:
         task = asyncio.current_task()
@@ -311,7 +301,6 @@ class Runner:
     ) -> tuple[RunOutcome | None, dict[str, Any] | None]:
         """Send a request, after these ``tries``; return its outcome, unless the run ends because of it, and the error to record."""
         outcome = await self.client.ask(request, metered, tries)
-        self._meter.refused = self.client.sender.refused
         if outcome is None:
             return None, None
         record = outcome.answer.record if outcome.answer is not None else None

@@ -65,6 +65,14 @@ class RunStart:
 
 
 @dataclass(slots=True)
+class Calls:
+    """HTTP calls: how many were made, and how many of them were refused with a 429."""
+
+    made: int = 0
+    refused: int = 0
+
+
+@dataclass(slots=True)
 class RunTally:
     """The counts of a run.
 
@@ -78,6 +86,8 @@ class RunTally:
         bill: Counts what answers used and cost.
         ideal: Counts what the limits have admitted for them.
         final: Those that an earlier run has left as failed, by code; the ones that may be answered as ``UNREAD``.
+        attempts: The calls that have sent requests one by one.
+        calls: The calls of Batch APIs.
     """
 
     requests: int = 0
@@ -92,6 +102,8 @@ class RunTally:
     bill: Bill = field(default_factory=lambda: Bill({}))
     ideal: IdealSpeed = field(default_factory=IdealSpeed)
     final: Counter[str] = field(default_factory=Counter)
+    attempts: Calls = field(default_factory=Calls)
+    calls: Calls = field(default_factory=Calls)
 
     @property
     def left(self) -> int:
@@ -177,8 +189,7 @@ class RunTally:
         self,
         pools: dict[str, Any],
         *,
-        attempts: int,
-        refused: int,
+        calls: Calls,
         interrupted: bool,
         store: str | None = None,
         output: str | None = None,
@@ -187,8 +198,7 @@ class RunTally:
 
         Args:
             pools: ``limiter.status()["pools"]``.
-            attempts: The number of HTTP requests sent.
-            refused: The number of answers with status 429.
+            calls: Its calls: the :attr:`attempts`, or the :attr:`calls`, by how it has ended.
             interrupted: Whether a signal stopped the run.
             store: Where the quotas are kept; ``None``: in this process.
             output: The path of the answers; ``None``: they are nowhere after the run.
@@ -200,8 +210,8 @@ class RunTally:
             "failed": self.failed + self.final.total(),
             "errors": self.every_error,
             "skipped": self.skipped,
-            "refused": refused,
-            "attempts": attempts,
+            "refused": calls.refused,
+            "attempts": calls.made,
             "seconds": round(time.monotonic() - self.start.at_s, 3),
             "cpu_us_per_request": round((time.process_time() - self.start.cpu_s) / max(self.ok + self.failed, 1) * 1e6),
             "ideal_share": None if share is None else round(share, 4),

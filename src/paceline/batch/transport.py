@@ -18,6 +18,7 @@ from paceline.batch.files import filled, refers
 from paceline.batch.reach import Reach, origin, system_words
 from paceline.batch.redact import Secrets
 from paceline.batch.results import read_body
+from paceline.batch.summary import Calls
 from paceline.http.binding import Binding, Exchanged, UnsentError
 from paceline.http.tap import Tap
 from paceline.pacing.lack import lack_of
@@ -124,25 +125,25 @@ class Sender:
 
     Args:
         reach: Reports addresses that cannot be reached.
+        calls: Counts the requests sent, and the refusals.
         paused: Whether nothing may be sent now.
 
     Attributes:
+        calls: The same.
         timeout_s: The time from sending a request to the end of its answer.
         secrets: Removes the keys.
         post: The way to send; ``None`` until it is set.
         in_flight: The tasks whose request was sent, or was answered with a 2xx that is not recorded yet.
-        attempts: The number of requests sent.
         last: The number of the last attempt, with those for which this machine lacked something.
-        refused: The number of refusals.
         stopping: No new attempt may start: a task that would make another one is cancelled.
     """
 
     def __init__(
-        self, timeout_s: float, reach: Reach, secrets: Secrets, paused: Callable[[], bool] = lambda: False
+        self, timeout_s: float, reach: Reach, secrets: Secrets, calls: Calls, paused: Callable[[], bool]
     ) -> None:
         self.post: Post | None = None
         self.in_flight: set[asyncio.Task[Any]] = set()
-        self.attempts = self.refused = self.last = 0
+        self.calls, self.last = calls, 0
         self.stopping = False
         self.timeout_s, self._reach, self.secrets, self._paused = timeout_s, reach, secrets, paused
         self._reading = 0  # bytes of the answers that are being read
@@ -171,7 +172,7 @@ class Sender:
         assert self.post is not None
         task = asyncio.current_task()
         assert task is not None
-        self.attempts += 1
+        self.calls.made += 1
         self.last += 1
         sent_s = time.monotonic()
         self.in_flight.add(task)

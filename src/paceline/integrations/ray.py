@@ -28,6 +28,7 @@ from paceline.batch.client import RunClient
 from paceline.batch.index import Index
 from paceline.batch.requests import FORMATS, MESSAGES, BadLineError, RunRequest, decode, request_of
 from paceline.batch.results import encode_json
+from paceline.batch.summary import Calls
 from paceline.config import Config
 from paceline.config.servers import ProviderAddress, address_of, provider_of
 from paceline.core.quota import REQUESTS
@@ -292,7 +293,7 @@ class Actor:
                 closing(Limiter(**config.arguments(self._provider) | {"store": accounts}))
             )
             self._checker = Checker(self._limiter, opened.enter_context(closing(Index())))
-            self._client = RunClient(self._limiter, self._addresses, config.timeout_s, log.warning)
+            self._client = RunClient(self._limiter, self._addresses, config.timeout_s, log.warning, Calls())
             self._journal = opened.enter_context(closing(SharedJournal(open_place(journal, url, keep_s), journal)))
             self._opened = opened.pop_all()
 
