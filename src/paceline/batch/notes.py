@@ -104,7 +104,6 @@ class Reporter:
 
     Attributes:
         state: The state in the last note; until it is set, a block that ends has failed.
-        refused: The answers with status 429 at the end.
     """
 
     def __init__(
@@ -117,7 +116,7 @@ class Reporter:
         meter: ProgressLine,
         view: ProgressView,
     ) -> None:
-        self.state, self.refused = FAILED, 0
+        self.state = FAILED
         self._place, self._source, self._shard = place, source, shard
         self._tally, self._meter, self._view = tally, meter, view
         self._run = run_id(source, file, shard.of) if place is not None else ""
@@ -136,7 +135,6 @@ class Reporter:
 
     def end(self, report: dict[str, Any]) -> None:
         """Take the end of the run from its summary."""
-        self.refused = report["refused"]
         self.state = STOPPED if report["interrupted"] else FAILED if self._tally.left else FINISHED
 
     def runs(self) -> list[dict[str, Any]]:
@@ -173,7 +171,7 @@ class Reporter:
             "about": bool(tally.about),
             "done": tally.before + done,
             "failed": tally.failed + tally.final.total(),
-            "refused": max(self.refused, tally.attempts.refused),
+            "refused": tally.attempts.refused + tally.calls.refused,
             "per_min": 0.0 if ended else round(per_min, 3),
             "left_s": None if ended or left_s is None else round(left_s, 3),
             "errors": {name[:NAME_MAX]: count for name, count in tally.every_error.items()},
