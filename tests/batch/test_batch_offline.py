@@ -22,7 +22,7 @@ from grids import some
 from paceline.batch import offline
 from paceline.batch import timing as timing_module
 from paceline.batch.api import BrokenError, NoResultsError, NotYetError, RefusedError, Web
-from paceline.batch.chunks import BatchKind, Chunk, ChunkItem, Load, ProviderQueue, cut
+from paceline.batch.chunks import BatchKind, Chunk, ChunkItem, ProviderQueue, cut
 from paceline.batch.endpoints import (
     AnthropicEndpoints,
     GeminiEndpoints,
@@ -251,10 +251,11 @@ def test_a_batch_of_another_input_with_the_same_ids_and_size_is_not_adopted(
     other = Run(emulator, tmp_path / "other", lines_of(style, 4), one.given.get("provider"))
     create, lost = offline.Flight.create, []
 
-    async def killed(self, load, check):
+    async def killed(self, chunk, check):
         if lost:
-            return await create(self, load, check)
-        lost.append(self.batches.journal.intend(load, self.ends[load.kind.provider].web.address.account))
+            return await create(self, chunk, check)
+        self.batches.journal.intend(chunk, self.ends[chunk.kind.provider].web.address.account)
+        lost.append(chunk)
         raise offline.StopError(130, "killed")
 
     monkeypatch.setattr(offline.Flight, "create", killed)
@@ -873,21 +874,21 @@ def test_cutting_keeps_every_request_once_and_the_limits(given_items, most_lines
         for line, (model, size, tokens) in enumerate(given_items, 1)
     ]
     most = {"most_lines": most_lines, "most_bytes": lambda _: most_bytes, "most_tokens": lambda _: most_tokens}
-    loads = list(cut(iter(items), **most))
-    assert sorted(line for load in loads for line in load.lines) == [item.line for item in items]
-    for load in loads:
-        assert len(load.lines) == len(load.ids) == len(load.content) <= most_lines
-        assert len(load.lines) == 1 or (load.size <= most_bytes and load.tokens <= most_tokens)
-        assert list(load.lines) == sorted(load.lines)
-        assert {items[line - 1].kind for line in load.lines} == {load.kind}
+    chunks = list(cut(iter(items), **most))
+    assert sorted(line for chunk in chunks for line in chunk.lines) == [item.line for item in items]
+    for chunk in chunks:
+        assert len(chunk.lines) == len(chunk.custom_ids) == len(chunk.content) <= most_lines
+        assert len(chunk.lines) == 1 or (chunk.size <= most_bytes and chunk.tokens <= most_tokens)
+        assert list(chunk.lines) == sorted(chunk.lines)
+        assert {items[line - 1].kind for line in chunk.lines} == {chunk.kind}
 
 
 def test_open_batches_are_bounded_in_bytes(monkeypatch):
     monkeypatch.setattr("paceline.batch.chunks.OPEN_BYTES", 100)
     items = [ChunkItem(KIND._replace(model=str(n % 5)), n, "r", b"x" * 30, 1) for n in range(1, 30)]
-    loads = list(cut(iter(items), most_lines=100, most_bytes=lambda _: 1_000, most_tokens=lambda _: 1e9))
-    assert len(loads) > 5
-    assert sum(len(load.lines) for load in loads) == 29
+    chunks = list(cut(iter(items), most_lines=100, most_bytes=lambda _: 1_000, most_tokens=lambda _: 1e9))
+    assert len(chunks) > 5
+    assert sum(len(chunk.lines) for chunk in chunks) == 29
 
 
 def test_a_queue_learns_its_limit_and_waits_longer_each_time():
@@ -918,15 +919,18 @@ def test_a_queue_learns_its_limit_and_waits_longer_each_time():
     assert queue.ratio == 5
 
 
-def load_of(*ids):
-    return Load(KIND, array("Q", range(1, len(ids) + 1)), list(ids), [one.encode() for one in ids], 10, 5.0)
+def intended(journal, *ids):
+    """A batch of these requests, which is in the journal."""
+    chunk = Chunk(KIND, array("Q", range(1, len(ids) + 1)), custom_ids=list(ids), content=[one.encode() for one in ids])
+    journal.intend(chunk, "here")
+    return chunk
 
 
 def test_a_journal_is_cut_where_a_crash_has_torn_it(tmp_path):
     output = str(tmp_path / "out")
     journal = BatchJournal(output)
     journal.open()
-    first, second = journal.intend(load_of("a", "b"), "here"), journal.intend(load_of("c"), "here")
+    first, second = intended(journal, "a", "b"), intended(journal, "c")
     journal.created(first, "batch_1")
     journal.created(second, "batch_2")
     journal.ended(second, "completed")
@@ -948,7 +952,7 @@ def test_a_journal_is_cut_where_a_crash_has_torn_it(tmp_path):
             [([1, 2], "batch_1" if steps >= 4 else "")] if steps >= 2 else []
         )
         journal.open()
-        journal.intend(load_of("d"), "here")
+        intended(journal, "d")
         journal.close()
         assert BatchJournal(output).unfinished == journal.unfinished
 
@@ -1039,7 +1043,7 @@ async def test_results_that_are_refused_are_missing_or_nobodys(status, error):
 
 
 def chunk_of():
-    return Chunk("1-a", BatchKind("openai", "/v1/chat/completions", "gpt-5"), "here", array("Q", [1]), 1.0, time.time())
+    return Chunk(BatchKind("openai", "/v1/chat/completions", "gpt-5"), array("Q", [1]), 1.0, "1-a", "here", time.time())
 
 
 async def test_a_batch_of_together_that_has_ended_is_done_by_its_progress():
@@ -1159,7 +1163,7 @@ def test_a_journal_of_something_else_is_not_touched(tmp_path, content, number):
     journal, path = BatchJournal(str(tmp_path / "out")), tmp_path / "out.batches.jsonl"
     journal.open()
     for ids, batch in (("a", "batch_1"), ("b", "batch_2")):
-        journal.created(journal.intend(load_of(ids), "here"), batch)
+        journal.created(intended(journal, ids), batch)
     journal.close()
     content = content if isinstance(content, bytes) else path.read_text().replace(*content).encode()
     path.write_bytes(content)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.batch.chunks import BatchKind, Load
+from paceline.batch.chunks import BatchKind, Chunk
 from paceline.batch.journal import BatchJournal
 from paceline.batch.merge import merge
 from paceline.batch.results import encode_answer
@@ -283,7 +283,7 @@ def test_the_journal_and_the_traffic_log_have_no_carriage_returns(tmp_path, wind
     journal = BatchJournal(str(tmp_path / "out"))
     journal.open()
     kind = BatchKind("openai", "/v1/chat/completions", "m")
-    journal.intend(Load(kind, array("Q", [1]), ["a"], [b"{}"]), "account")
+    journal.intend(Chunk(kind, array("Q", [1]), custom_ids=["a"], content=[b"{}"]), "account")
     journal.close()
     log = TrafficLog(tmp_path / "log", "traffic_log")
     log.write(Entry(0.0, "pool", "lane"))

@@ -41,50 +41,35 @@ class Chunk:
     """The requests of one batch.
 
     Attributes:
-        name: Its name in the journal, and in the batch's metadata.
-        kind: What its requests have in common.
-        account: The account and the server of the batch; see :func:`paceline.config.servers.account`.
-        lines: The requests' lines in the input, in the order of the batch; 0 for one that the input no longer has.
+        kind: What they have in common.
+        lines: Their lines in the input, in the order of the batch; 0 for one that the input no longer has.
         tokens: The estimate of their input.
+        name: Its name in the journal, and in the batch's metadata; empty before it is in the journal.
+        account: The account and the server of the batch; see :func:`paceline.config.servers.account`.
         at_s: When the batch was going to be created, in seconds since 1970.
         batch: The batch's id; empty before it is known.
         others: The ids of its requests that the input no longer has.
+        custom_ids: The ids of all of them, until they are in the journal.
+        content: Their lines in the provider's format, until they are sent.
+        size: The bytes of ``content``; 0 for a batch of an earlier process.
     """
 
-    name: str
     kind: BatchKind
-    account: str
-    lines: array[int]
-    tokens: float
-    at_s: float
+    lines: array[int] = field(default_factory=lambda: array("Q"))
+    tokens: float = 0.0
+    name: str = ""
+    account: str = ""
+    at_s: float = 0.0
     batch: str = ""
     others: frozenset[str] = frozenset()
+    custom_ids: list[str] = field(default_factory=list)
+    content: list[bytes] = field(default_factory=list)
+    size: int = 0
 
     def ids(self, index: Index) -> Iterator[str]:
         """The ids of its requests."""
         yield from filter(None, map(index.id_of, self.lines))
         yield from self.others
-
-
-@dataclass(slots=True)
-class Load:
-    """Requests that are ready to be sent as one batch.
-
-    Attributes:
-        kind: What they have in common.
-        lines: Their lines in the input.
-        ids: Their custom ids.
-        content: Their lines in the provider's format.
-        size: The bytes of ``content``.
-        tokens: The estimate of their input.
-    """
-
-    kind: BatchKind
-    lines: array[int] = field(default_factory=lambda: array("Q"))
-    ids: list[str] = field(default_factory=list)
-    content: list[bytes] = field(default_factory=list)
-    size: int = 0
-    tokens: float = 0.0
 
 
 class ChunkItem(NamedTuple):
@@ -103,7 +88,7 @@ def cut(
     most_lines: int,
     most_bytes: Callable[[BatchKind], float],
     most_tokens: Callable[[BatchKind], float],
-) -> Iterator[Load]:
+) -> Iterator[Chunk]:
     """Cut requests into batches. A request that is too large for any batch is one of its own.
 
     Args:
@@ -112,26 +97,26 @@ def cut(
         most_bytes: The most bytes of a batch, asked anew for each request.
         most_tokens: The most input tokens of one, likewise.
     """
-    loads: dict[BatchKind, Load] = {}
+    chunks: dict[BatchKind, Chunk] = {}
     for item in items:
-        load = loads.get(item.kind)
-        if load is not None and (
-            len(load.lines) >= most_lines
-            or load.size + len(item.content) > most_bytes(item.kind)
-            or load.tokens + item.tokens > most_tokens(item.kind)
+        chunk = chunks.get(item.kind)
+        if chunk is not None and (
+            len(chunk.lines) >= most_lines
+            or chunk.size + len(item.content) > most_bytes(item.kind)
+            or chunk.tokens + item.tokens > most_tokens(item.kind)
         ):
-            yield loads.pop(item.kind)
-            load = None
-        if load is None:
-            load = loads[item.kind] = Load(item.kind)
-        load.lines.append(item.line)
-        load.ids.append(item.custom_id)
-        load.content.append(item.content)
-        load.size += len(item.content)
-        load.tokens += item.tokens
-        if sum(one.size for one in loads.values()) > OPEN_BYTES:
-            yield loads.pop(max(loads, key=lambda kind: loads[kind].size))
-    yield from loads.values()
+            yield chunks.pop(item.kind)
+            chunk = None
+        if chunk is None:
+            chunk = chunks[item.kind] = Chunk(item.kind)
+        chunk.lines.append(item.line)
+        chunk.custom_ids.append(item.custom_id)
+        chunk.content.append(item.content)
+        chunk.size += len(item.content)
+        chunk.tokens += item.tokens
+        if sum(one.size for one in chunks.values()) > OPEN_BYTES:
+            yield chunks.pop(max(chunks, key=lambda kind: chunks[kind].size))
+    yield from chunks.values()
 
 
 @dataclass(slots=True, eq=False)

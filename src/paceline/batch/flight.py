@@ -24,7 +24,7 @@ from paceline.batch.api import (
     spool,
 )
 from paceline.batch.batches import Batches
-from paceline.batch.chunks import BatchKind, Chunk, Load
+from paceline.batch.chunks import BatchKind, Chunk
 from paceline.batch.endpoints import FULL
 from paceline.batch.journal import LOST
 from paceline.batch.runner import FAILED, USAGE
@@ -92,26 +92,27 @@ class Flight:
         """The requests that are done in them; not those that have failed, if these are known: they may have to be sent again."""
         return sum(seen.done if seen.answered is None else seen.answered for seen in self.seen.values())
 
-    async def create(self, load: Load, check: Callable[[], None]) -> None:
+    async def create(self, chunk: Chunk, check: Callable[[], None]) -> None:
         """Create a batch once, also where the answer to its creation is lost, and follow it.
 
         Args:
-            load: Its requests.
+            chunk: Its requests.
             check: Called before each attempt; raises to prevent it.
         """
-        ends, refusal = self.ends[load.kind.provider], None
+        ends, refusal = self.ends[chunk.kind.provider], None
         check()
-        chunk = self.batches.journal.intend(load, ends.web.address.account)
+        self.batches.journal.intend(chunk, ends.web.address.account)
         self.batches.hold(chunk)
+        content, chunk.content = chunk.content, []  # it is large
         try:
             with known_form():
-                self.batches.note_created(chunk, await ends.create(chunk, load.content))
+                self.batches.note_created(chunk, await ends.create(chunk, content))
         except UploadError as error:
-            return await self._refused(chunk, error, load.size)
+            return await self._refused(chunk, error)
         except RefusedError as error:
             there = await self._is_there(chunk) if _stands(error) else None
             if there is False:
-                return await self._refused(chunk, error, load.size)
+                return await self._refused(chunk, error)
             if there:
                 self._say(
                     f"batch {chunk.batch} was created, although the provider refused its creation with a {error.status}"
@@ -122,16 +123,16 @@ class Flight:
                 self.unclear.add(chunk.name)
         except BrokenError as error:
             self._say(f"the answer to the creation of a batch is lost ({error}): looking for it")
-        self.follow(chunk, refusal, load.size)
+        self.follow(chunk, refusal)
         return None
 
-    async def _refused(self, chunk: Chunk, error: RefusedError, size: int) -> None:
+    async def _refused(self, chunk: Chunk, error: RefusedError) -> None:
         """There is no batch, because the provider has refused it: make it smaller, or wait.
 
         Raises:
             StopError: Neither helps, or there were refusals for too long.
         """
-        kind, self.returned = chunk.kind, True
+        kind, size, self.returned = chunk.kind, chunk.size, True
         too_large = error.status == 413 or error.code == "request_too_large"
         if too_large and len(chunk.lines) == 1:
             self.answers.record(chunk.lines[0], error.code or "request_too_large", str(error))
@@ -192,9 +193,9 @@ class Flight:
         if queue.limit != before:
             self._say(f"{kind.model[:100]}: the provider's queue takes {queue.limit:,.0f} tokens")
 
-    def follow(self, chunk: Chunk, refusal: RefusedError | None = None, size: int = 0) -> None:
-        """Begin to follow a batch, whose creation may have been refused; ``size``: its bytes."""
-        self.tasks.append(asyncio.create_task(self._finish(chunk, refusal, size)))
+    def follow(self, chunk: Chunk, refusal: RefusedError | None = None) -> None:
+        """Begin to follow a batch, whose creation may have been refused."""
+        self.tasks.append(asyncio.create_task(self._finish(chunk, refusal)))
 
     async def wait(self, seconds: float | None) -> None:
         """Wait until a batch has ended, for so many seconds at most; raise what has gone wrong with one."""
@@ -242,9 +243,9 @@ class Flight:
             self.follow(chunk)
         return bool(self.tasks)
 
-    async def _finish(self, chunk: Chunk, refusal: RefusedError | None, size: int) -> None:
+    async def _finish(self, chunk: Chunk, refusal: RefusedError | None) -> None:
         """Poll a batch to its end, write its results, and give back the requests that have none."""
-        if not chunk.batch and not await self._is_found(chunk, refusal, size):
+        if not chunk.batch and not await self._is_found(chunk, refusal):
             return
         is_again = chunk.name in self.batches.journal.counted
         reading = ResultsRead({*filter(None, chunk.lines), *chunk.others}, counted=is_again)
@@ -270,12 +271,12 @@ class Flight:
         elif full is None and not found and not passes and chunk.kind not in self._worked:
             raise StopError(USAGE, f"the first batch of {chunk.kind.model[:100]} has failed{why}")
 
-    async def _is_found(self, chunk: Chunk, refusal: RefusedError | None, size: int) -> bool:
+    async def _is_found(self, chunk: Chunk, refusal: RefusedError | None) -> bool:
         """Whether there is a batch whose creation had no clear answer; its requests are given back if there is none."""
         found = await self._find(chunk, refusal)
         self.unclear.discard(chunk.name)
         if not found and refusal is not None and _stands(refusal):
-            await self._refused(chunk, refusal, size)
+            await self._refused(chunk, refusal)
         elif not found:
             await self._not_made(chunk, refusal)
         return bool(found)

@@ -29,7 +29,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
 
-from paceline.batch.chunks import BatchKind, Chunk, Load
+from paceline.batch.chunks import BatchKind, Chunk
 from paceline.batch.index import Index
 from paceline.batch.results import OutputError, output_errors, require_one_name, set_aside
 from paceline.pacing.durable import LostFileError, WatchedFile, recovered_names, take_back
@@ -139,7 +139,7 @@ class BatchJournal:
             lines = array("Q", (index.line_of(one) or 0 for one in event["ids"]))
             others = frozenset(one for one, line in zip(event["ids"], lines, strict=True) if not line)
             event["ids"] = ()  # they are many
-            yield Chunk(name, kind, event["account"], lines, event["tokens"], event["at_s"], event["batch"], others)
+            yield Chunk(kind, lines, event["tokens"], name, event["account"], event["at_s"], event["batch"], others)
 
     def is_lost(self, chunk: Chunk) -> bool:
         """Whether a batch is one of the :attr:`lost` ones."""
@@ -158,20 +158,19 @@ class BatchJournal:
             self.run = secrets.token_hex(8)
             self._write({"event": "run", "run": self.run, "version": 1})
 
-    def intend(self, load: Load, account: str) -> Chunk:
+    def intend(self, chunk: Chunk, account: str) -> None:
         """Say that a batch will be created.
 
         Raises:
             OutputError: That cannot be written: nothing may be created.
         """
-        name = f"{self._count + 1}-{sha256(b''.join(load.content)).hexdigest()[:16]}"
-        chunk = Chunk(name, load.kind, account, load.lines, load.tokens, time.time())
-        kind = load.kind._asdict()
-        event = {"event": "intent", "chunk": name, **kind, "account": account, "at_s": round(chunk.at_s, 3)}
-        event |= {"tokens": round(load.tokens), "ids": load.ids}
+        chunk.name = f"{self._count + 1}-{sha256(b''.join(chunk.content)).hexdigest()[:16]}"
+        chunk.account, chunk.at_s = account, time.time()
+        event = {"event": "intent", "chunk": chunk.name, **chunk.kind._asdict(), "account": account}
+        event |= {"at_s": round(chunk.at_s, 3), "tokens": round(chunk.tokens), "ids": chunk.custom_ids}
         self._write(event)
-        self._take(event | {"ids": ()})  # they are many
-        return chunk
+        chunk.custom_ids = []  # they are many
+        self._take(event | {"ids": ()})
 
     def created(self, chunk: Chunk, batch: str) -> None:
         """Say which batch it is.

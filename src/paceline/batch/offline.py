@@ -19,7 +19,7 @@ from paceline.batch.address import proxy_for
 from paceline.batch.answers import RunAnswers
 from paceline.batch.api import BYTES_MAX, Endpoints, Web
 from paceline.batch.batches import Batches
-from paceline.batch.chunks import BatchKind, ChunkItem, Load, cut
+from paceline.batch.chunks import BatchKind, Chunk, ChunkItem, cut
 from paceline.batch.endpoints import ENDPOINTS
 from paceline.batch.files import FILE_GONE, GoneError, filled
 from paceline.batch.flight import Flight
@@ -196,15 +196,15 @@ class Offline:
         """Create batches until every request is done; those that come back are sent in a further pass."""
         while True:
             self._flight.returned = False
-            loads = cut(
+            chunks = cut(
                 self._items(),
                 most_lines=self._size_of_batch(),
                 most_bytes=self._most_bytes,
                 most_tokens=lambda kind: self.batches.queue(kind).most_of_one,
             )
-            for load in loads:
-                if await self._room(load):
-                    await self._flight.create(load, self._check_deadline)
+            for chunk in chunks:
+                if await self._room(chunk):
+                    await self._flight.create(chunk, self._check_deadline)
             while self._flight.tasks and not self._flight.returned:
                 await self._wait(None)
             if not (self._flight.returned or self._flight.tasks or await self._flight.find_lost()):
@@ -239,21 +239,21 @@ class Offline:
                 continue
             yield ChunkItem(kind, request.line, request.custom_id, content, metered.tokens()[0])
 
-    async def _room(self, load: Load) -> bool:
+    async def _room(self, chunk: Chunk) -> bool:
         """Wait until a batch can be created; ``False`` if it has become too large meanwhile and must be cut again."""
-        queue, started_s = self.batches.queue(load.kind), time.monotonic()
+        queue, started_s = self.batches.queue(chunk.kind), time.monotonic()
         while (
             len(self._flight.tasks) >= IN_FLIGHT_MAX
             or self._flight.unclear
-            or not queue.fits(load.tokens, time.monotonic())
+            or not queue.fits(chunk.tokens, time.monotonic())
         ):
             if not queue.held and time.monotonic() - started_s > FULL_ALL_S:
                 raise StopError(
-                    FAILED, f"the queue of {load.kind.model[:100]} is full, with no batch of this run in it"
+                    FAILED, f"the queue of {chunk.kind.model[:100]} is full, with no batch of this run in it"
                 )
             full_s = max(0.0, queue.full_until_s - time.monotonic()) or None
             await self._wait(self._time.retry_s if self._flight.unclear else full_s)
-        if (load.tokens > queue.most_of_one or load.size > self._most_bytes(load.kind)) and len(load.lines) > 1:
+        if (chunk.tokens > queue.most_of_one or chunk.size > self._most_bytes(chunk.kind)) and len(chunk.lines) > 1:
             self._flight.returned = True
             return False
         return True
