@@ -14,7 +14,7 @@ from pathlib import Path
 from benchmarks.table import Row
 from paceline.batch import offline
 from paceline.batch.job import Job
-from paceline.batch.mode import Batching
+from paceline.batch.offline import Batching
 from paceline.batch.progress import ProgressView
 from paceline.batch.timing import Timing
 from paceline.config import Config

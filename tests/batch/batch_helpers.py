@@ -13,7 +13,7 @@ from paceline.batch.check import Checker, InputPlan
 from paceline.batch.client import RunClient
 from paceline.batch.index import Index
 from paceline.batch.job import Job, Output
-from paceline.batch.mode import Batching
+from paceline.batch.offline import Batching
 from paceline.batch.packs import Packer
 from paceline.batch.progress import ProgressLine, ProgressView
 from paceline.batch.requests import request_of

@@ -31,9 +31,8 @@ from paceline.batch.cost import Bill
 from paceline.batch.forms import Form, as_lines, identified
 from paceline.batch.index import Index, explained
 from paceline.batch.journal import BatchJournal
-from paceline.batch.mode import Batching
 from paceline.batch.notes import Reporter, RunStatus
-from paceline.batch.offline import Offline
+from paceline.batch.offline import Batching, Offline
 from paceline.batch.opening import limits_now, opening
 from paceline.batch.packs import Described, Packer
 from paceline.batch.progress import ProgressLine, ProgressView

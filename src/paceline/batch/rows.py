@@ -115,7 +115,7 @@ def run(
     """
     try:
         from paceline.batch.job import Job, Output
-        from paceline.batch.mode import Batching
+        from paceline.batch.offline import Batching
         from paceline.config import Config
         from paceline.config.servers import provider_of
     except (ModuleNotFoundError, SettingsError) as error:  # the second: settings lack their packages

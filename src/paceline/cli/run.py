@@ -18,7 +18,7 @@ GC_THRESHOLD = 50_000, 20, 100
 """Of the garbage collector; with Python's own threshold a run takes about a tenth longer."""
 
 OF_JOB, OF_BATCHING = ("source", "page", "strict"), ("mode", "deadline_s", "batch_lines", "batch_queue")
-"""The options that a :class:`~paceline.batch.job.Job` and its :class:`~paceline.batch.mode.Batching` have by the same name."""
+"""The options that a :class:`~paceline.batch.job.Job` and its :class:`~paceline.batch.offline.Batching` have by the same name."""
 
 EPILOG = """INPUT is JSONL in OpenAI's batch format, Anthropic's or Gemini's; or rows of prompts as CSV, JSONL, a JSON array or Parquet, with
 --model; or - for standard input. The same command again
@@ -116,7 +116,7 @@ def command(
     """Send a file of prompts and write the answers."""
     from paceline.batch.acceptance import Acceptance
     from paceline.batch.job import Job, Output
-    from paceline.batch.mode import Batching
+    from paceline.batch.offline import Batching
     from paceline.batch.progress import logged, view
     from paceline.batch.requests import WHOLE, Shard
     from paceline.batch.runner import INTERRUPTED
