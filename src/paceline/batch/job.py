@@ -33,9 +33,8 @@ from paceline.batch.index import Index, explained
 from paceline.batch.journal import BatchJournal
 from paceline.batch.notes import Reporter, RunStatus
 from paceline.batch.offline import Batching, Offline
-from paceline.batch.opening import limits_now, opening
 from paceline.batch.packs import Described, Packer
-from paceline.batch.progress import ProgressLine, ProgressView
+from paceline.batch.progress import ProgressLine, ProgressView, limits_now, opening
 from paceline.batch.reach import certificates
 from paceline.batch.reading import temporary
 from paceline.batch.requests import FORMATS, INVALID_ROW, WHOLE, BadLineError, Shard, Source, decode
@@ -48,6 +47,7 @@ from paceline.config.servers import ProviderAddress, Server, ServerGroup, addres
 from paceline.config.servers import group as read_group
 from paceline.core.hints import counted
 from paceline.core.results import PacelineWarning, SettingsError, StoreFormatError, explaining
+from paceline.data.progress import logged
 from paceline.limiter.limiter import Limiter
 from paceline.providers.base import Provider
 from paceline.providers.registry import base_of, is_loopback, provider_named
@@ -158,7 +158,7 @@ class Job:
         certificates()
         table = Table.at(self.output.path, self.output.into)
         path = table.journal if table is not None else self.output.beside(self.source, self.shard, self.form.caller)
-        with _open_input(self.source) as file:
+        with logged(view.say), _open_input(self.source) as file:
             self._require_other_file(file, path)
             if table is not None:
                 self._require_other_file(file, table.path)

@@ -1,4 +1,7 @@
-"""The progress of a run: a bar on a terminal and in a notebook, a line every ten seconds elsewhere; speed, binding limit and time left."""
+"""What a run says before its first request and on its way: what is left to do, the limits, the speed, what binds, the time left.
+
+It is a bar on a terminal and in a notebook, and a line every ten seconds elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,12 @@ import math
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from html import escape
 from importlib import import_module
+from itertools import groupby
 from types import MappingProxyType
 from typing import Any, cast
 
@@ -20,14 +24,16 @@ from rich.padding import Padding
 from rich.progress_bar import ProgressBar
 from rich.text import Text
 
-from paceline.batch.check import InputPlan, PoolWork
+from paceline.batch.check import SHOWN, InputPlan, PoolWork
 from paceline.batch.ideal import Served
+from paceline.batch.results import Recovered
 from paceline.batch.summary import RunTally, in_time
+from paceline.core.hints import counted
 from paceline.core.quota import REQUESTS, USD, brief
-from paceline.core.results import COOL_DOWN, PacelineError
-from paceline.data.progress import logged as lines_logged
+from paceline.core.results import COOL_DOWN, PacelineError, SourceKind
 from paceline.limiter.limiter import Limiter
 from paceline.planner.forecast import eta
+from paceline.stores import Store
 
 _RATE_OVER = 60  # samples, one for each update
 _LEFT_MIN_S = 0.1
@@ -138,11 +144,6 @@ def view(*, quiet: bool) -> ProgressView:
     if hasattr(ipython and ipython.get_ipython(), "kernel"):
         return InNotebook(import_module("IPython.display").display)
     return Live() if sys.stderr.isatty() else LineView()
-
-
-def logged(view: ProgressView) -> AbstractContextManager[None]:
-    """Let ``view`` say what paceline logs."""
-    return lines_logged(view.say)
 
 
 class ProgressLine:
@@ -267,3 +268,56 @@ def forecast_s(limiter: Limiter, plan: InputPlan, left: int) -> float:
         if forecast.total_s < math.inf:
             needs_s = max(needs_s, forecast.total_s)
     return needs_s
+
+
+def opening(plan: InputPlan, recovered: Recovered, tally: RunTally) -> Iterator[str]:
+    """The lines before the first request: what an earlier run has left, and what is left to do."""
+    if recovered.torn:
+        yield "the last line of the output was incomplete, and has been cut"
+    if recovered.added:
+        yield f"{counted(recovered.added, 'answer')} that the earlier run could not write: now in the output"
+    if recovered.doubtful:
+        yield (
+            f"warning: {recovered.doubtful:,} lines of the output have status 200 and no result, or are of requests whose result was"
+            " not read: --repair moves them to another file and sends their requests again"
+        )
+    if recovered.corrupt:
+        yield f"corrupt lines moved to {recovered.aside}: {recovered.corrupt:,}; their requests are sent again"
+    if recovered.unknown:
+        yield f"warning: {recovered.unknown:,} answers in the output have ids that the input does not have; they stay"
+    yield _to_do(plan, recovered, tally)
+    if 0 < tally.skipped == tally.requests and not tally.about:
+        yield "nothing is left to send: every id has its answer. If you changed a request, --restart sends all again"
+
+
+def _to_do(plan: InputPlan, recovered: Recovered, tally: RunTally) -> str:
+    """How many requests there are, and which of them are sent."""
+    before = f", {tally.skipped:,} answered before" if tally.skipped else ""
+    again = f", {recovered.failed:,} sent again because they failed before" if recovered.failed else ""
+    again += f", {recovered.final.total():,} with a final error" if recovered.final else ""
+    again += f", {plan.refused:,} that cannot be sent" if plan.refused else ""
+    later = ", each checked when it is sent" if tally.about else ""
+    return f"{tally.about}{counted(tally.requests, 'request')}{before}{again}{later}"
+
+
+def limits_now(plan: InputPlan, tally: RunTally, limiter: Limiter, store: Store | None) -> Iterator[str]:
+    """The limits, and how long it takes under them."""
+    yield f"state: {store.url if store else 'in this process only'}"
+    known = {name: tally.start.pools[name]["quotas"] for name in plan.shares}
+    for name in list(known)[:SHOWN]:
+        if quotas := known[name]:  # a warning has named the others
+            yield f"{name}: {_limits(quotas)}"
+    if not all(known.values()):
+        return  # how long it takes is not known before an answer states a limit, or one is measured
+    needs_s = forecast_s(limiter, plan, tally.left)
+    if needs_s >= 1:
+        yield f"{tally.about}{tally.left:,} to send: about {in_time(needs_s)} under these limits"
+
+
+def _limits(quotas: Sequence[Mapping[str, Any]]) -> str:
+    """Quotas and their sources, grouped by source."""
+    parts = []
+    for source, group in groupby(quotas, lambda quota: quota["source"]):
+        shown = "learned from answers" if source == SourceKind.LEARNED else source
+        parts.append(f"{', '.join(quota['quota'] for quota in group)} ({shown})")
+    return ", ".join(parts)

@@ -182,16 +182,15 @@ def _asked(
 
 def _sent(job: Job, path: str, remark: str, *, progress: bool) -> str:
     """Run the job; the file of the answers, which is another one if the name belongs to another file by now."""
-    from paceline.batch.progress import logged, view
+    from paceline.batch.progress import view
     from paceline.batch.runner import INTERRUPTED, interrupts
 
     shown = view(quiet=not progress)
-    with logged(shown):
-        if remark:
-            shown.say(remark)
-        start = partial(job.run, shown)
-        # The loop of a notebook runs here. An interrupt stops the job as Ctrl-C stops the command.
-        code, report = in_a_thread(start, lambda thread: interrupts.get(thread, int)()) if in_a_loop() else start()
+    if remark:
+        shown.say(remark)
+    start = partial(job.run, shown)
+    # The loop of a notebook runs here. An interrupt stops the job as Ctrl-C stops the command.
+    code, report = in_a_thread(start, lambda thread: interrupts.get(thread, int)()) if in_a_loop() else start()
     if code == INTERRUPTED:
         raise KeyboardInterrupt
     return report["output"] or path

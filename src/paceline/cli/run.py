@@ -117,7 +117,7 @@ def command(
     from paceline.batch.acceptance import Acceptance
     from paceline.batch.job import Job, Output
     from paceline.batch.offline import Batching
-    from paceline.batch.progress import logged, view
+    from paceline.batch.progress import view
     from paceline.batch.requests import WHOLE, Shard
     from paceline.batch.runner import INTERRUPTED
 
@@ -145,9 +145,7 @@ def command(
         raise_files()
         gc.freeze()  # what is imported stays; most of the rest is freed by its last reference
         gc.set_threshold(*GC_THRESHOLD)
-        shown = view(quiet=quiet)
-        with logged(shown):
-            code, report = job.run(shown)
+        code, report = job.run(view(quiet=quiet))
     except KeyboardInterrupt:
         click.echo("paceline run: interrupted; the same command again sends the rest", err=True)
         sys.exit(INTERRUPTED)
