@@ -23,10 +23,9 @@ from paceline.batch.api import (
     known_form,
     spool,
 )
-from paceline.batch.batches import Batches
 from paceline.batch.chunks import BatchKind, Chunk
 from paceline.batch.endpoints import FULL
-from paceline.batch.journal import LOST
+from paceline.batch.journal import LOST, Batches
 from paceline.batch.runner import FAILED, USAGE
 from paceline.batch.timing import LIFE_S, Outage, StopError, Timing, jittered, stopping
 from paceline.batch.unpaid import is_unpaid

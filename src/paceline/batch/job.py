@@ -23,14 +23,13 @@ from paceline.batch import cost
 from paceline.batch.acceptance import UNREAD, Acceptance
 from paceline.batch.address import account_of, at_home, goes_anywhere, placing
 from paceline.batch.answers import RunAnswers
-from paceline.batch.batches import Batches
 from paceline.batch.caller import Caller
 from paceline.batch.check import SHOWN, Checker, InputPlan, check
 from paceline.batch.client import RunClient
 from paceline.batch.cost import Bill
 from paceline.batch.forms import Form, as_lines, identified
 from paceline.batch.index import Index, explained
-from paceline.batch.journal import BatchJournal
+from paceline.batch.journal import Batches, BatchJournal
 from paceline.batch.notes import Reporter, RunStatus
 from paceline.batch.offline import Batching, Offline
 from paceline.batch.packs import Described, Packer

@@ -18,13 +18,12 @@ from paceline.batch.acceptance import maximum_of
 from paceline.batch.address import proxy_for
 from paceline.batch.answers import RunAnswers
 from paceline.batch.api import BYTES_MAX, Endpoints, Web
-from paceline.batch.batches import Batches
 from paceline.batch.check import InputPlan
 from paceline.batch.chunks import BatchKind, Chunk, ChunkItem, cut
 from paceline.batch.endpoints import ENDPOINTS
 from paceline.batch.files import FILE_GONE, GoneError, filled
 from paceline.batch.flight import Flight
-from paceline.batch.journal import BatchJournal
+from paceline.batch.journal import Batches, BatchJournal
 from paceline.batch.packs import Described
 from paceline.batch.progress import ProgressView, eta_s
 from paceline.batch.redact import Secrets
