@@ -19,8 +19,8 @@ from paceline.core.quota import NS, Quota
 from paceline.core.results import SourceKind
 from paceline.core.unstated.measured import RateMeter
 from paceline.emulator.rules import BucketRule, CountingRule, SlidingRule, WindowRule
-from paceline.planner.conversation import Conversation
 from paceline.planner.simulation import Request, Simulation
+from paceline.planner.workload import Conversation
 
 IMAGES = Path(__file__).parents[1] / "images"
 COLORS = ("#0b7a75", "#c8553d", "#6b4fa0", "#8a6d00")

@@ -21,7 +21,7 @@ from tests.simulation.troubles import Simulation
 
 from paceline.core.queue import LaneSpec
 from paceline.pacing.retry import RetryPolicy
-from paceline.planner.conversation import Conversation
+from paceline.planner.workload import Conversation
 
 MODEL = "anthropic/m"
 LIMITS = "1000 requests/min,450k input_tokens/min,90k output_tokens/min"

@@ -9,7 +9,7 @@ from tests.simulation.fleet import Fleet
 from tests.simulation.test_worlds import LIMITS, WORLDS
 
 from grids import sampled
-from paceline.planner.conversation import Conversation
+from paceline.planner.workload import Conversation
 
 TURNS, PROMPT, GROWS = 10, 6_000, 400
 
