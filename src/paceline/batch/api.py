@@ -76,7 +76,6 @@ UNTRUSTED: Final = "untrusted"
 
 _BROKEN: Final = (aiohttp.ClientError, HttpProcessingError, OSError)
 _ID: Final = rb'"%s"\s*:\s*("(?:[^"\\]|\\.){1,2000}")'
-_PLAIN_ID: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}", re.ASCII)
 
 
 class BrokenError(Exception):
@@ -388,7 +387,7 @@ class Endpoints(ABC):
         APART: Whether a name in ``body.model`` takes either batches or requests one by one.
         GOING: The states of a batch that goes on.
         ENDED: The states of one that has ended. In the first it has a result for every request.
-        AFTER: What a list goes on after, in the query of its next page: the id of a batch.
+        PAGING: What the query of a list calls the most batches of a page, and the id of the batch after which the page begins.
         ID: What the lines of results call the id.
         MISSING: The statuses for results that are not there, although the key can see the batch.
         MAPS_IDS: Whether requests have other ids in a batch than in the input.
@@ -401,7 +400,7 @@ class Endpoints(ABC):
     APART: ClassVar[bool] = False
     GOING: ClassVar[tuple[str, ...]]
     ENDED: ClassVar[tuple[str, ...]]
-    AFTER: ClassVar[str] = "after"
+    PAGING: ClassVar[tuple[str, str]] = "limit", "after"
     ID: ClassVar[str] = "custom_id"
     MISSING: ClassVar[frozenset[int]] = frozenset([404, 410])
     MAPS_IDS: ClassVar[bool] = False
@@ -475,8 +474,12 @@ class Endpoints(ABC):
         """A batch as the provider shows it: the one of ``chunk``, or one of a list beside it."""
 
     @abstractmethod
-    def _first_page(self, chunk: Chunk) -> str:
-        """The path of the provider's list."""
+    def _batches(self, chunk: Chunk) -> str:
+        """The path of all batches: of the provider's list, and the beginning of the path of each."""
+
+    def _batch(self, chunk: Chunk) -> str:
+        """The path of a batch."""
+        return f"{self._batches(chunk)}/{quote(chunk.batch)}"
 
     def _next_page(self, page: Any, found: list[SeenBatch], number: int) -> str:  # noqa: ARG002
         """What the path of the page after one has in addition, given that page, all batches so far and how many pages they are; empty at the end.
@@ -486,7 +489,7 @@ class Endpoints(ABC):
         """
         if page.get("has_more") and not found:
             raise BrokenError(NOT_ON)
-        return f"&{self.AFTER}={quote(found[-1].id)}" if page.get("has_more") else ""
+        return f"&{self.PAGING[1]}={quote(found[-1].id)}" if page.get("has_more") else ""
 
     def _entries(self, page: Any) -> Iterable[Any]:
         """The batches of a page."""
@@ -498,7 +501,7 @@ class Endpoints(ABC):
         Raises:
             BrokenError: A batch with the id of the run cannot be read, or none of a page can; or the list has no end.
         """
-        path, found, query = self._first_page(chunk), list[SeenBatch](), ""
+        path, found, query = f"{self._batches(chunk)}?{self.PAGING[0]}=100", list[SeenBatch](), ""
         for number in range(PAGES_MAX):
             page = await self.web.call("GET", path + query)
             batches = readable(self._entries(page), self.run, partial(self._seen, chunk))
@@ -514,10 +517,6 @@ class Endpoints(ABC):
     def _oldest_s(self, chunk: Chunk) -> float:
         """When a batch was created at the earliest, on the provider's clock."""
         return chunk.at_s - self.web.ahead_s - SKEW_S
-
-    @abstractmethod
-    def _batch(self, chunk: Chunk) -> str:
-        """The path of a batch."""
 
     def _cancelling(self, chunk: Chunk) -> str:
         """The path at which a batch is cancelled."""
@@ -623,8 +622,6 @@ def readable(found: Iterable[Any], run: str, read: Callable[[dict[str, Any]], T]
     return batches
 
 
-def plain_id(custom_id: str) -> str:
-    """An id that every provider takes: ``custom_id`` itself, or a hash of it."""
-    if _PLAIN_ID.fullmatch(custom_id):
-        return custom_id
-    return f"paceline-{sha256(custom_id.encode('utf-8', 'surrogatepass')).hexdigest()[:40]}"
+def hashed(custom_id: str) -> str:
+    """A hash of an id, which every provider takes."""
+    return sha256(custom_id.encode("utf-8", "surrogatepass")).hexdigest()[:40]

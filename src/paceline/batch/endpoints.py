@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from hashlib import sha256
 from typing import Any, ClassVar, Final, cast
 from urllib.parse import quote, urlsplit
 
@@ -30,8 +30,8 @@ from paceline.batch.api import (
     Result,
     SeenBatch,
     Web,
+    hashed,
     id_in,
-    plain_id,
     readable,
     spool,
     uploading,
@@ -42,6 +42,8 @@ from paceline.batch.index import Index
 from paceline.batch.requests import BadLineError, RunRequest, keyless
 
 FULL: Final = "token_limit_exceeded"
+
+_PLAIN_ID: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}", re.ASCII)
 
 
 def _objects(found: Any) -> list[dict[str, Any]]:
@@ -68,12 +70,12 @@ class OpenAIEndpoints(Endpoints):
         """``what`` beside the path of the requests: ``/v1/files``, or ``/openai/v1/files``."""
         return f"{chunk.kind.path.partition('/v1/')[0]}/v1/{what}"
 
-    def _batch(self, chunk: Chunk) -> str:
-        return f"{self._at(chunk, self.BATCHES)}/{quote(chunk.batch)}"
+    def _batches(self, chunk: Chunk) -> str:
+        return self._at(chunk, self.BATCHES)
 
     async def create(self, chunk: Chunk, content: list[bytes]) -> str:
         body = self._order(chunk, await self._upload(chunk, content))
-        made = await self.web.call("POST", self._at(chunk, self.BATCHES), json=body)
+        made = await self.web.call("POST", self._batches(chunk), json=body)
         return id_in(made.get("job") or made)  # Together's is in another object
 
     def _order(self, chunk: Chunk, file: str) -> dict[str, Any]:
@@ -103,9 +105,6 @@ class OpenAIEndpoints(Endpoints):
 
     async def _ready(self, chunk: Chunk, file: dict[str, Any]) -> None:
         """Wait until a batch can have an uploaded file."""
-
-    def _first_page(self, chunk: Chunk) -> str:
-        return f"{self._at(chunk, self.BATCHES)}?limit=100"
 
     def _seen(self, chunk: Chunk, value: dict[str, Any]) -> SeenBatch:
         counts, errors = value.get("request_counts") or {}, value.get("errors")
@@ -190,6 +189,7 @@ class MistralEndpoints(OpenAIEndpoints):
     GOING = ("queued", "running", "cancellation_requested")
     ENDED = ("success", "failed", "timeout_exceeded", "cancelled")
     BATCHES = "batch/jobs"
+    PAGING = "page_size", ""
 
     def encode(self, request: RunRequest) -> bytes:
         _require_v1(request)
@@ -201,9 +201,6 @@ class MistralEndpoints(OpenAIEndpoints):
             "input_files": [file], "endpoint": chunk.kind.path, "model": chunk.kind.model,
             "metadata": {"paceline_run": self.run, "paceline_chunk": chunk.name},
         }  # fmt: skip
-
-    def _first_page(self, chunk: Chunk) -> str:
-        return f"{self._at(chunk, self.BATCHES)}?page_size=100"
 
     def _next_page(self, page: Any, found: list[SeenBatch], number: int) -> str:
         total = page.get("total")
@@ -234,7 +231,7 @@ class TogetherEndpoints(OpenAIEndpoints):
         self._names: dict[str, str] = {}  # of input files
 
     def id_for(self, custom_id: str) -> str:
-        return plain_id(custom_id)
+        return custom_id if _PLAIN_ID.fullmatch(custom_id) else f"paceline-{hashed(custom_id)}"
 
     def encode(self, request: RunRequest) -> bytes:
         _require_v1(request)
@@ -247,7 +244,7 @@ class TogetherEndpoints(OpenAIEndpoints):
         return {"input_file_id": file, "endpoint": chunk.kind.path, "completion_window": "24h"}
 
     async def find(self, chunk: Chunk, known: set[str], index: Index) -> str | None:  # noqa: ARG002
-        jobs = await self.web.call("GET", self._at(chunk, self.BATCHES), list)
+        jobs = await self.web.call("GET", self._batches(chunk), list)
         for batch, file, created_s in readable(jobs, self.run, _job_of_together):
             recent = created_s >= self._oldest_s(chunk)
             if recent and batch not in known and await self._file_name(chunk, file) == self._file_of(chunk):
@@ -296,12 +293,12 @@ class AnthropicEndpoints(Endpoints):
     LINES_MAX = 100_000
     GOING = ("in_progress", "canceling")
     ENDED = ("ended",)
-    AFTER = "after_id"
+    PAGING = "limit", "after_id"
     MAPS_IDS = True
     PATH = "/v1/messages/batches"
 
     def id_for(self, custom_id: str) -> str:
-        return f"{self.run}-{sha256(custom_id.encode('utf-8', 'surrogatepass')).hexdigest()[:40]}"
+        return f"{self.run}-{hashed(custom_id)}"
 
     def encode(self, request: RunRequest) -> bytes:
         return json.dumps({"custom_id": self.id_for(request.custom_id), "params": request.body}).encode("ascii")
@@ -327,11 +324,8 @@ class AnthropicEndpoints(Endpoints):
             raise unknown
         return None
 
-    def _first_page(self, chunk: Chunk) -> str:  # noqa: ARG002
-        return f"{self.PATH}?limit=100"
-
-    def _batch(self, chunk: Chunk) -> str:
-        return f"{self.PATH}/{quote(chunk.batch)}"
+    def _batches(self, chunk: Chunk) -> str:  # noqa: ARG002
+        return self.PATH
 
     async def _first_id(self, seen: SeenBatch) -> str:
         """The id in the first line of a batch's results.
@@ -391,6 +385,7 @@ class GeminiEndpoints(Endpoints):
     """
 
     LINES_MAX = 50_000
+    PAGING = "pageSize", ""
     ID = "key"
     MISSING = frozenset([403, 404, 410])  # 403: "or it may not exist" (ai.google.dev/gemini-api/docs/troubleshooting)
     ONE, MANY = ":generateContent", ":batchGenerateContent"
@@ -409,8 +404,11 @@ class GeminiEndpoints(Endpoints):
         """``what`` beside the models: ``/v1beta/batches``."""
         return f"{chunk.kind.path.partition('/models/')[0]}/{what}"
 
+    def _batches(self, chunk: Chunk) -> str:
+        return self._at(chunk, "batches")
+
     def _batch(self, chunk: Chunk) -> str:
-        return self._at(chunk, quote(chunk.batch))
+        return self._at(chunk, quote(chunk.batch))  # which begins with "batches/"
 
     def _cancelling(self, chunk: Chunk) -> str:
         return f"{self._batch(chunk)}:cancel"
@@ -438,9 +436,6 @@ class GeminiEndpoints(Endpoints):
         all_of_it = {"x-goog-upload-command": "upload, finalize", "x-goog-upload-offset": "0"}
         file = (await self.web.call("POST", path, data=content, headers=all_of_it)).get("file") or {}
         return id_in(file, "name")
-
-    def _first_page(self, chunk: Chunk) -> str:
-        return f"{self._at(chunk, 'batches')}?pageSize=100"
 
     def _next_page(self, page: Any, found: list[SeenBatch], number: int) -> str:  # noqa: ARG002
         token = page.get("nextPageToken")
