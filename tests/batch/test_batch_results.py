@@ -202,7 +202,7 @@ def test_what_was_spent_before_is_not_ours():
 def test_summary_in_words():
     tally = RunTally(requests=10, skipped=2, ok=6, failed=1)
     report = tally.report({}, calls=Calls(9, 2), output="out", interrupted=True) | {"seconds": 0.0}
-    first, second, third = in_words(report, tally.left)
+    first, second, third = in_words(report, tally)
     assert first.startswith("10 requests: 6 answered, 1 failed, 2 answered before, 1 not sent, in 0.0 s")
     assert second.startswith("9 attempts, 2 of them refused with a 429")
     assert third.endswith("answers are in out")

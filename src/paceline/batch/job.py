@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, cast
 from urllib.parse import urlsplit
 
-from paceline.batch import cost
 from paceline.batch.acceptance import UNREAD, Acceptance
 from paceline.batch.address import account_of, at_home, goes_anywhere, placing
 from paceline.batch.answers import RunAnswers
@@ -559,18 +558,17 @@ class _Run:
         )
         if created is not None:
             report["batches"] = created
-        lines = in_words(report, tally.left, tally.about)
-        bill = cost.in_words(report, tally.bill.answers)
+        lines = in_words(report, tally)
         if isinstance(ended, Offline):
             left = report["batches_in_progress"] = ended.batches.journal.unfinished
             going = f"the provider continues with {counted(left, 'batch')}: " if left else ""
             again = f"{going}the same command again continues"
             made = f"{calls.made:,} calls, {calls.refused:,} of them refused with a 429"
-            lines = [lines[0], f"{counted(created or 0, 'batch')} created in {made}", *lines[2:], *bill]
+            lines = [lines[0], f"{counted(created or 0, 'batch')} created in {made}", *lines[2:]]
         else:
             resumes = results.resumable and output.keeps
             again = "the same command again sends the rest" if resumes else "nothing can be resumed"
-            lines = [*lines, *bill, *ended.client.reach.at_end()]
+            lines += ended.client.reach.at_end()
         view.close()
         _say(view, lines)
         if stop is not None:

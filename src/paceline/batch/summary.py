@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from paceline.batch import cost
 from paceline.batch.acceptance import NAMES, UNREAD, UNSTABLE
 from paceline.batch.caller import Caller
 from paceline.batch.cost import Bill, dollars
@@ -261,9 +262,9 @@ def since(start: dict[str, Any], pools: dict[str, Any]) -> dict[str, Any]:
     return changed
 
 
-def in_words(report: dict[str, Any], left: int, about: str = "") -> list[str]:
+def in_words(report: dict[str, Any], tally: RunTally) -> list[str]:
     """The summary as lines of text."""
-    share = report["ideal_share"]
+    share, left, about = report["ideal_share"], tally.left, tally.about
     speed = f", {share:.1%} of the ideal speed" if share is not None else ""
     reasons = ", ".join(f"{count:,} {code}" for code, count in report["errors"].items())
     parts = [f"{report['ok']:,} answered", f"{report['failed']:,} failed" + (f" ({reasons})" if reasons else "")]
@@ -275,6 +276,7 @@ def in_words(report: dict[str, Any], left: int, about: str = "") -> list[str]:
         f"{about}{counted(report['requests'], 'request')}: {', '.join(parts)}, in {in_time(report['seconds'])}{speed}",
         f"{counted(report['attempts'], 'attempt')}, {report['refused']:,} of them refused with a 429; {waits}",
         f"{report['input_tokens']:,} tokens in, {report['output_tokens']:,} out{where}",
+        *cost.in_words(report, tally.bill.answers),
     ]
 
 
