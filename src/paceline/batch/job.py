@@ -287,14 +287,11 @@ class _Run:
             self._open(plan)
             with Reporter(self._notes(), file, job.source, job.shard, tally, self._meter, view) as reporter:
                 try:
-                    if journal is not None:
-                        ended, created = self._in_batches(journal)
-                    else:
-                        ended, created = self._one_by_one(reporter), None
+                    ended = self._one_by_one(reporter) if journal is None else self._in_batches(journal)
                 finally:
                     saved += _save(results, tally)
                 self._tell_added()
-                code, report = self._end(ended, created)
+                code, report = self._end(ended)
                 reporter.end(report)
             return code or (FAILED if saved else DONE), report
         finally:
@@ -398,17 +395,14 @@ class _Run:
             self._lacks_some(stopped=True)
         return current
 
-    def _in_batches(self, journal: BatchJournal) -> tuple[Runner | Offline, int]:
-        """Send in batches; where these are left for a deadline, send the rest one by one.
+    def _in_batches(self, journal: BatchJournal) -> Runner | Offline:
+        """Send in batches; where these are left for a deadline, send the rest one by one. Return the sender that was the last one.
 
         A request is sent one by one only after its batch has ended. Where the end of a cancelled batch takes too long, the others
         are sent first.
-
-        Returns:
-            The sender that was the last one, and how many batches were created.
         """
         batching, answers, tally = self._job.batching, self._answers, self._answers.tally
-        created, sender, path = 0, cast("Runner | None", None), answers.results.path
+        sender, path = cast("Runner | None", None), answers.results.path
         end_s = batching.end_s(journal)
         deadline = batching.deadline(end_s, self._checker.plan, self._limiter, tally, answers.view)
         while True:
@@ -423,20 +417,19 @@ class _Run:
                     asyncio.run(current.run(create=sender is None))
                 finally:
                     journal.close()
-            created += current.batches.created
             if current.stop is not None or not (current.left if sender is None else tally.left):
                 if self._lacks_some(stopped=current.stop is not None):
                     journal = BatchJournal(path, reread=sender is None)
                     continue
                 _forget_deadline(journal, ended=current.stop is None)
-                return current, created
+                return current
             sender = self._runner(self._free(current.batches))
             asyncio.run(sender.run())
             lacking = self._lacks_some(stopped=sender.stop is not None)
             journal = BatchJournal(path)
             if sender.stop is not None or not (journal.unfinished or lacking):
                 _forget_deadline(journal, ended=sender.stop is None)
-                return sender, created
+                return sender
 
     def _runner(self, source: Iterator[Described]) -> Runner:
         """The sender of some requests, with connections of its own."""
@@ -544,8 +537,8 @@ class _Run:
                 url = StatusServer(RunStatus(self._limiter, reporter), "127.0.0.1", self._job.page, None).url
             print(f"paceline run: page at {url}", file=sys.stderr)  # noqa: T201
 
-    def _end(self, ended: Runner | Offline, created: int | None) -> tuple[int, dict[str, Any]]:
-        """Print the summary; return the exit code and the summary. ``created``: how many batches the run has created."""
+    def _end(self, ended: Runner | Offline) -> tuple[int, dict[str, Any]]:
+        """Print the summary; return the exit code and the summary."""
         stop, output, tally, view = ended.stop, self._job.output, self._answers.tally, self._answers.view
         results = self._answers.results
         calls = tally.calls if isinstance(ended, Offline) else tally.attempts
@@ -556,15 +549,15 @@ class _Run:
             store=self._store.url if self._store else None,
             output=results.place if output.keeps else None,
         )
-        if created is not None:
-            report["batches"] = created
+        if self._job.batching.mode != "sync":
+            report["batches"] = tally.batches
         lines = in_words(report, tally)
         if isinstance(ended, Offline):
             left = report["batches_in_progress"] = ended.batches.journal.unfinished
             going = f"the provider continues with {counted(left, 'batch')}: " if left else ""
             again = f"{going}the same command again continues"
             made = f"{calls.made:,} calls, {calls.refused:,} of them refused with a 429"
-            lines = [lines[0], f"{counted(created or 0, 'batch')} created in {made}", *lines[2:]]
+            lines = [lines[0], f"{counted(tally.batches, 'batch')} created in {made}", *lines[2:]]
         else:
             resumes = results.resumable and output.keeps
             again = "the same command again sends the rest" if resumes else "nothing can be resumed"

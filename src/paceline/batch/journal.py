@@ -31,6 +31,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
 
+from paceline.batch.answers import RunAnswers
 from paceline.batch.chunks import BatchKind, Chunk, ProviderQueue
 from paceline.batch.index import Index
 from paceline.batch.results import OutputError, output_errors, require_one_name, set_aside
@@ -281,20 +282,19 @@ class Batches:
 
     Args:
         journal: Open for writing.
-        index: Has the ids of the input, and which lines are done.
+        answers: Has the ids of the input, and which lines are done; counts the batches.
         queue: The known limit of enqueued tokens of each model.
 
     Attributes:
         lost: The batches that were not found after their creation, and may still appear.
-        created: How many batches this run has created.
         unable_s: Since when no batch could be created; ``None`` after a creation.
         most_bytes: The most bytes of a batch that a provider takes, learned from its refusals, by its name.
     """
 
-    def __init__(self, journal: BatchJournal, index: Index, queue: float | None) -> None:
-        self.journal, self.index = journal, index
+    def __init__(self, journal: BatchJournal, answers: RunAnswers, queue: float | None) -> None:
+        self.journal, self.index, self._tally = journal, answers.index, answers.tally
         self.lost: list[Chunk] = []
-        self.created, self._started_s = 0, time.time()
+        self._started_s = time.time()
         self.unable_s: float | None = None
         self.most_bytes = defaultdict[str, float](lambda: math.inf)
         self._queues = defaultdict[BatchKind, ProviderQueue](lambda: ProviderQueue(queue))  # by provider and model
@@ -309,7 +309,7 @@ class Batches:
     def note_created(self, chunk: Chunk, batch: str) -> None:
         """There is a batch."""
         self.journal.created(chunk, batch)
-        self.created += chunk.at_s >= self._started_s
+        self._tally.batches += chunk.at_s >= self._started_s
         self.unable_s = None
 
     def holds(self, line: int) -> bool:

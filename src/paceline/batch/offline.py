@@ -170,7 +170,7 @@ class Offline:
         self._scan, self._addresses, self._answers = scan, addresses, answers
         self._most_lines, self._deadline, self._time = most_lines, deadline, TIMING
         self._ends: dict[str, Endpoints] = {}
-        self.batches = Batches(journal, answers.index, queue)
+        self.batches = Batches(journal, answers, queue)
         self._writer = AnswerWriter(answers, self._time)
         self._flight = Flight(self._ends, self.batches, self._writer, self._time, last=deadline is None)
 

@@ -89,6 +89,7 @@ class RunTally:
         final: Those that an earlier run has left as failed, by code; the ones that may be answered as ``UNREAD``.
         attempts: The calls that have sent requests one by one.
         calls: The calls of Batch APIs.
+        batches: How many batches this run has created.
     """
 
     requests: int = 0
@@ -105,6 +106,7 @@ class RunTally:
     final: Counter[str] = field(default_factory=Counter)
     attempts: Calls = field(default_factory=Calls)
     calls: Calls = field(default_factory=Calls)
+    batches: int = 0
 
     @property
     def left(self) -> int:
