@@ -53,7 +53,7 @@ class RunAnswers:
         return self.results.acceptance
 
     def record(
-        self, line: int, custom_id: str | int, response: _Json | None, error: _Json | None, asked: _Json
+        self, line: int, custom_id: str | int, response: _Json | None, error: _Json | None, most: int, *, raised: bool
     ) -> Record:
         """The record of a request.
 
@@ -62,14 +62,15 @@ class RunAnswers:
             custom_id: Its id as the input has it.
             response: Its answer.
             error: What is wrong with the answer.
-            asked: What an error says if the answer is cut off: the maximum of tokens that was asked for.
+            most: The maximum of tokens that was asked for; 0 for none.
+            raised: Whether that was larger than in the input.
         """
         if error is None:
             return Record(encode_answer(custom_id, response, None))
         if error["code"] in UNSTABLE and self.before.get(line) in UNSTABLE:
             error = {**error, REPEATED: True}
         if error["code"] == State.CUT_OFF:
-            error = {**error, **asked}
+            error = {**error, "max_tokens": most or None, "raised": raised}
         again = self.acceptance.recorded(response, error).again
         return Record(encode_answer(custom_id, response, error), str(error["code"]), again)
 

@@ -356,8 +356,8 @@ class Runner:
 
     def _record(self, request: RunRequest, outcome: RunOutcome, error: dict[str, Any] | None, *, raised: bool) -> None:
         """Write an answer and count it; ``raised``: the request had a larger maximum of tokens than in the input."""
-        asked = {"max_tokens": maximum_of(request.body) or None, "raised": raised}
-        record = self._answers.record(request.line, request.shown_id, outcome.response, error, asked)
+        most, response = maximum_of(request.body), outcome.response
+        record = self._answers.record(request.line, request.shown_id, response, error, most, raised=raised)
         try:
             self._answers.write(record)
         except OutputError as failure:

@@ -111,8 +111,7 @@ class AnswerWriter:
         is_raised = acceptance.raises and State.CUT_OFF in (first, before)
         if is_raised:
             most = maximum_of(acceptance.raised({"max_tokens": most}) or {"max_tokens": most})
-        asked = {"max_tokens": most or None, "raised": is_raised}
-        record = self._answers.record(line, custom_id, result.response, error, asked)
+        record = self._answers.record(line, custom_id, result.response, error, most, raised=is_raised)
         if record.code and first is None and acceptance.takes_again(record.code, before):
             self._firsts[line] = record._replace(raw=b""), self._records.seek(0, os.SEEK_END)
             self._records.write(record.raw)
