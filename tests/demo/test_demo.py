@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from paceline.cli.app import app
 from paceline.demo.batch import DemoBatch, Half
-from paceline.demo.live import sparkline
+from paceline.demo.show import sparkline
 
 # One second's worth goes at once, the rest takes two: 600 requests a minute, 10 a second, a burst of 600.
 SMALL = {
