@@ -12,9 +12,9 @@ import pytest
 from batch_helpers import FAST, GOOD, Reply, call, chat, chats, finish, read_answers, run_job, write_lines
 
 from paceline.batch import client as client_module
-from paceline.batch import room as room_module
+from paceline.batch import gates
+from paceline.batch.gates import Room
 from paceline.batch.progress import LineView
-from paceline.batch.room import Room
 from paceline.pacing.lack import Lack
 
 KEY = SimpleNamespace(ssl=True, host="host", port=1)
@@ -50,7 +50,7 @@ class Narrow:
 def test_a_lack_lowers_the_requests_in_flight_and_is_named_once(tmp_path, monkeypatch, capsys, caplog, error, words):
     narrow = Narrow(20, error)
     monkeypatch.setattr(client_module, "session", lambda *_: narrow)
-    monkeypatch.setattr(room_module, "PAUSE_S", 0.01)
+    monkeypatch.setattr(gates, "PAUSE_S", 0.01)
     source = write_lines(tmp_path / "in.jsonl", chats(120))
     code, report = run_job(source, "http://127.0.0.1:9", LineView(), workers=100, max_attempts=1)
     assert (code, report["ok"], report["attempts"]) == (0, 120, 120)
@@ -67,7 +67,7 @@ async def in_room(room, count):
 
 
 async def test_a_burst_of_lacks_finds_how_many_fit(monkeypatch):
-    monkeypatch.setattr(room_module, "RISE_S", 1_000.0)
+    monkeypatch.setattr(gates, "RISE_S", 1_000.0)
     room = Room(lambda _: None)
     entries = await in_room(room, 500)
     for number, entry in enumerate(entries[231:]):
@@ -100,7 +100,7 @@ def test_nothing_is_loaded_from_a_file_for_the_first_answer():
 
 
 async def test_the_bound_rises_by_one_and_more_and_more_slowly(monkeypatch):
-    monkeypatch.setattr(room_module, "RISE_S", 0.0)
+    monkeypatch.setattr(gates, "RISE_S", 0.0)
     room = Room(lambda _: None)
     for entry in await in_room(room, 20):
         room.lower(Lack.FILES, entry, entry, 20, 19)
@@ -112,7 +112,7 @@ async def test_the_bound_rises_by_one_and_more_and_more_slowly(monkeypatch):
         assert room.most == step
     for task in waiting:
         task.cancel()
-    monkeypatch.setattr(room_module, "RISE_S", 1_000.0)
+    monkeypatch.setattr(gates, "RISE_S", 1_000.0)
     later = Room(lambda _: None)
     await in_room(later, 9)
     later.lower(Lack.FILES, 9, 9, 9, 8)
@@ -125,7 +125,7 @@ async def test_the_bound_rises_by_one_and_more_and_more_slowly(monkeypatch):
 
 
 async def test_a_turn_of_a_task_that_was_cancelled_goes_to_the_next(monkeypatch):
-    monkeypatch.setattr(room_module, "RISE_S", 1_000.0)
+    monkeypatch.setattr(gates, "RISE_S", 1_000.0)
     room = Room(lambda _: None)
     await in_room(room, 2)
     room.lower(Lack.FILES, 1, 1, 2, 1)

@@ -9,8 +9,8 @@ import trustme
 from batch_helpers import GOOD, chat, chats, contents, message, read_answers, run_job, write_lines
 
 from odd_server import HTML, JSON, OddServer
-from paceline.batch import client, reach
-from paceline.batch.client import HANDFUL
+from paceline.batch import gates, reach
+from paceline.batch.gates import HANDFUL
 from paceline.batch.progress import LineView
 from paceline.core.results import SettingsError
 
@@ -113,7 +113,7 @@ WRONG = {
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
 def test_wrong_answers_in_a_row_end_a_run_that_was_served(tmp_path, capsys, monkeypatch, wrong):
-    monkeypatch.setattr(client, "PAGE_S", 0.0)
+    monkeypatch.setattr(gates, "PAGE_S", 0.0)
     lines = chats(90)
     with OddServer(lambda number, _: (200, JSON, GOOD) if number < 30 else wrong) as server:
         code, report, output = run(tmp_path, lines, server.base_url, workers=20, **SOON)
@@ -131,7 +131,7 @@ def test_wrong_answers_in_a_row_end_a_run_that_was_served(tmp_path, capsys, monk
 
 
 def test_pages_do_not_end_a_run_before_they_have_lasted(tmp_path, monkeypatch):
-    monkeypatch.setattr(client, "PAGE_S", 3_600.0)
+    monkeypatch.setattr(gates, "PAGE_S", 3_600.0)
     first = WRONG["a page with 200"]
     with OddServer(lambda number, _: first if 30 <= number < 50 else (200, JSON, GOOD)) as server:
         code, report, _ = run(tmp_path, chats(100), server.base_url, workers=20, **SOON)
@@ -147,14 +147,14 @@ def test_a_right_answer_between_them_begins_anew(tmp_path, between):
 
 
 def test_answers_without_content_are_no_pages(tmp_path, monkeypatch):
-    monkeypatch.setattr(client, "PAGE_S", 0.0)
+    monkeypatch.setattr(gates, "PAGE_S", 0.0)
     with OddServer(lambda number, _: (200, JSON, GOOD if number < 5 else {"choices": []})) as server:
         code, report, _ = run(tmp_path, chats(40), server.base_url, max_attempts=1, breaker=False)
     assert (code, report["ok"], report["failed"]) == (1, 5, 35)
 
 
 def test_a_member_that_gives_pages_does_not_end_the_group(tmp_path, monkeypatch):
-    monkeypatch.setattr(client, "PAGE_S", 0.0)
+    monkeypatch.setattr(gates, "PAGE_S", 0.0)
     page = WRONG["a page with 200"]
     with OddServer(lambda number, _: (200, JSON, GOOD) if number < 5 else page) as bad, OddServer(well) as good:
         given = in_group({"a": bad.base_url, "b": good.base_url}, "openai")

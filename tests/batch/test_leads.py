@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from paceline.batch.leads import HOLD_S, PREFIXES_MAX, Leads
+from paceline.batch.gates import LEAD_S, PREFIXES_MAX, Leads
 from paceline.core.quota import NS
 from paceline.estimation.prefixes import Prefixes, Prompt, PromptCache, keys_of
 from paceline.testing import run_virtual
@@ -48,7 +48,7 @@ def cache_of() -> PromptCache:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "fails", "at_s"), [(2, False, [0, 2, 2]), (60, False, [0, HOLD_S, HOLD_S]), (2, True, [0, 2, 2])]
+    ("seconds", "fails", "at_s"), [(2, False, [0, 2, 2]), (60, False, [0, LEAD_S, LEAD_S]), (2, True, [0, 2, 2])]
 )
 def test_the_others_wait_until_the_first_has_ended_or_five_seconds(seconds, fails, at_s):
     cache = cache_of()

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import json
 import re
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from html import unescape
 from typing import Any, Final
@@ -20,11 +18,10 @@ from yarl import URL
 from paceline.batch.acceptance import is_served
 from paceline.batch.address import proxy_for
 from paceline.batch.files import FILE_GONE, GoneError
-from paceline.batch.leads import Leads
+from paceline.batch.gates import HANDFUL, EndedError, Leads, Room, RunRoute
 from paceline.batch.reach import Reach, origin
 from paceline.batch.redact import PART_MIN, Secrets
 from paceline.batch.requests import BadLineError, RunRequest, keyless
-from paceline.batch.room import Room
 from paceline.batch.summary import Calls
 from paceline.batch.transport import (
     NO_CONNECTION,
@@ -53,15 +50,6 @@ from paceline.providers.verdict import Judged, Verdict
 MESSAGE_MAX: Final = 2_000
 NOT_THERE = frozenset([301, 302, 303, 307, 308, 404, 405, 410])
 """Status of an answer for a path or a model that the address does not have."""
-
-HANDFUL: Final = 10
-"""How many answers show that an address or a model is wrong, if all of the first ones do, or so many in a row later."""
-
-HOLD_S: Final = 1.0
-"""How long the other requests wait for the first answers, at most."""
-
-PAGE_S: Final = 5.0
-"""How long an address that has served may answer with pages, for a server that is exchanged, while the requests are sent again."""
 
 EXCERPT_MAX: Final = 200
 
@@ -105,106 +93,6 @@ class RunOutcome:
     answer: WholeAnswer | None = None
     ends: str = ""
     tries: Tries | None = None
-
-
-class RunRoute:
-    """The requests of one path and model at an address, or at the addresses of a group, until its answers show that it is wrong.
-
-    Before one of them shows that the address serves them, at most ``HANDFUL`` are sent within ``HOLD_S``: the answers of a
-    wrong address come fast. A longer hold would delay every run whose answers take a minute.
-
-    Args:
-        root: The server's root.
-        path: The path below it.
-        origins: Scheme, host and port of the address, or of each in a group.
-
-    Attributes:
-        target: Where the requests go.
-        open: Set when all requests may be sent, or none.
-        served: Whether an answer has shown it.
-        wrong: How many answers in a row were not from the API that was asked for, of each address.
-        why: Why no further request is sent; empty while they are.
-    """
-
-    def __init__(self, root: str, path: str, origins: Iterable[str] = ()) -> None:
-        self.target = RunTarget.of(root, path)
-        self.open = asyncio.Event()
-        self.served = False
-        self.wrong = dict.fromkeys(origins or [self.target.origin], 0)
-        self.why = ""
-        self._sent = 0
-        self._wrong_s = 0.0  # when the first of the wrong ones came
-        self._asking: set[asyncio.Task[Any]] = set()
-        self._ended: set[asyncio.Task[Any]] = set()
-
-    async def enter(self) -> bool:
-        """Wait for the answers of others, if need be; return whether the request may be sent."""
-        if not self.open.is_set():
-            self._sent += 1
-            if self._sent == 1:
-                asyncio.get_running_loop().call_later(HOLD_S, self.open.set)
-            if self._sent > HANDFUL:
-                await self.open.wait()
-        return not self.why
-
-    async def again(self) -> bool:
-        """Whether a request whose answer was unreadable is sent again, once others have shown what they can."""
-        await self.open.wait()
-        return not self.why
-
-    def good(self, origin: str) -> None:
-        """Count an answer of the API that was asked for."""
-        if self.wrong[origin] or not self.served:
-            self.wrong[origin], self.served = 0, True
-            self.open.set()
-
-    def bad(self, origins: Iterable[str], *, again: bool) -> bool:
-        """Count a wrong answer of each of ``origins``; return whether a handful in a row of each address is wrong.
-
-        Args:
-            origins: The addresses.
-            again: Whether its request is sent again: a page that is gone after ``PAGE_S`` costs nothing then.
-        """
-        now_s = asyncio.get_running_loop().time()
-        if not any(self.wrong.values()):
-            self._wrong_s = now_s
-        for one in origins:
-            self.wrong[one] += 1
-        lasts = now_s - self._wrong_s >= PAGE_S or not (again and self.served)
-        return lasts and not self.why and min(self.wrong.values()) >= HANDFUL
-
-    def end(self, why: str, in_flight: Container[asyncio.Task[Any]]) -> None:
-        """Send nothing more. Requests in flight may finish; those that wait are not sent."""
-        self.why = self.why or why
-        self.open.set()
-        for task in self._asking - self._ended:
-            if task not in in_flight and task is not asyncio.current_task():
-                self._ended.add(task)
-                task.cancel()
-
-    @contextmanager
-    def asking(self) -> Iterator[None]:
-        """Around the exchange of a request.
-
-        Raises:
-            EndedError: It was not sent, because the route has ended meanwhile.
-        """
-        task = asyncio.current_task()
-        assert task is not None
-        self._asking.add(task)
-        try:
-            yield
-        except asyncio.CancelledError:
-            if task not in self._ended or task.uncancel():  # else the run stops, too
-                raise
-            raise EndedError from None
-        finally:
-            self._asking.discard(task)
-            self._ended.discard(task)
-
-
-class EndedError(Exception):
-    """A request was not sent, because others like it have shown that it cannot be answered."""
 
 
 class Members:
