@@ -1,12 +1,13 @@
 """What a run takes for an answer: one that the model has finished, in the form that was asked for.
 
 It is decided once, when an answer is recorded, so that the counts, the exit status, the page and the table say the same. A journal is
-judged by the same rules when it is read.
+judged by the same rules when it is read. :func:`is_unpaid` says which results of a batch are no answer and no fault of their requests.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
@@ -14,9 +15,11 @@ from functools import cached_property
 from importlib import import_module
 from typing import Any, Final, NamedTuple
 
-from paceline.core.results import SettingsError
+from paceline.core.results import RefusalKind, SettingsError
+from paceline.pacing.faults import PASSING
 from paceline.providers.embeddings import is_vector, vector_of
 from paceline.providers.forms import table
+from paceline.providers.refusals import meaning
 from paceline.responses.errors import blocks, is_result
 from paceline.responses.finish import FINISHED, Finish, State, finish_of
 from paceline.responses.values import at
@@ -49,6 +52,28 @@ _KEYWORDS: Final = frozenset(
     {"type", "properties", "enum", "const", "anyOf", "oneOf", "allOf", "not", "items", "required", "if"}
 )
 """Without any of them, a mapping allows every answer: it is the form of an answer, and no schema."""
+
+_PASSES: Final = frozenset([RefusalKind.RATE, RefusalKind.GROWTH, RefusalKind.CAPACITY])
+
+_STATUSES: Final = (PASSING | {429}) - {501, 505}
+"""The statuses of requests that can be sent again as they are; not what a server says that it never does."""
+
+_OF_SERVERS: Final = "server_error internal_error internal_server_error api_error timeout_error"  # OpenAI, Anthropic
+_OF_CALLS: Final = "cancelled unknown deadline_exceeded aborted internal data_loss unavailable"  # google.rpc.Code
+_CODES: Final = frozenset(f"{_OF_SERVERS} {_OF_CALLS}".split())
+"""The codes of such errors that are not refusals, which :func:`~paceline.providers.refusals.meaning` knows."""
+
+_UNDONE: Final = re.compile(
+    r"cancel|expire|time[d]?[_ -]?out|deadline|abort|interrupt|stopped|shut[_ -]?down|unprocessed"
+    r"|(?:not|never)[_ -](?:been[_ -])?(?:executed|processed|started|run|completed)",
+    re.IGNORECASE,
+)
+"""What errors of requests say that the batch's end has left: ``batch_expired``, ``batch_cancelled`` and ``request_timeout`` are OpenAI's
+(API reference, the request output object, 2026-11)."""
+
+
+NAMELESS: Final = frozenset(["", "no_answer", "errored", "batch_error"])
+"""The codes of errors that name none."""
 
 
 class Told(NamedTuple):
@@ -340,3 +365,24 @@ def _lost_references(schema: Mapping[str, Any], dialect: str) -> Iterator[str]:
             except import_module("referencing.exceptions").Unresolvable:
                 yield name
         parts += [(inner, resolver.in_subresource(inner)) for inner in part.subresources()]
+
+
+def is_unpaid(status: int | None, code: str, words: str) -> bool:
+    """Whether a request with this error was neither answered nor paid, so that it can be sent again as it is.
+
+    Args:
+        status: The HTTP status of its answer; ``None`` or 0 for no answer.
+        code: The error's code; empty for none.
+        words: Its message.
+    """
+    if not status and code.isdecimal() and int(code) >= 400:
+        status = int(code)
+    failed = status if status and status >= 400 else None  # an error in an answer with status 200 is known by its code
+    refusal = meaning(failed, [code] if code else [], words)
+    if refusal is not None:
+        return refusal.kind in _PASSES
+    if failed:
+        return failed in _STATUSES
+    if code.lower() in _CODES:
+        return True
+    return not status and _UNDONE.search(words if code in NAMELESS else code) is not None

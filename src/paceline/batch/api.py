@@ -21,7 +21,7 @@ import aiohttp
 from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
-from paceline.batch.acceptance import UNREAD
+from paceline.batch.acceptance import UNREAD, is_unpaid
 from paceline.batch.chunks import Chunk
 from paceline.batch.client import TRUST, error_of, one_line
 from paceline.batch.index import Index
@@ -31,7 +31,6 @@ from paceline.batch.requests import RunRequest
 from paceline.batch.results import read_json
 from paceline.batch.summary import Calls
 from paceline.batch.transport import NO_CONNECTION
-from paceline.batch.unpaid import is_unpaid
 from paceline.config.servers import ProviderAddress
 from paceline.core.results import explaining
 from paceline.pacing.lack import lack_of

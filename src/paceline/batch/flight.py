@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from paceline.batch.acceptance import UNREAD
+from paceline.batch.acceptance import UNREAD, is_unpaid
 from paceline.batch.api import (
     BrokenError,
     Endpoints,
@@ -28,7 +28,6 @@ from paceline.batch.endpoints import FULL
 from paceline.batch.journal import LOST, Batches
 from paceline.batch.runner import FAILED, USAGE
 from paceline.batch.timing import LIFE_S, Outage, StopError, Timing, jittered, stopping
-from paceline.batch.unpaid import is_unpaid
 from paceline.batch.writer import AnswerWriter, ResultsRead
 from paceline.core.hints import counted
 
