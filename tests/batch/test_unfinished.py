@@ -9,7 +9,7 @@ import sys
 import threading
 import urllib.request
 from collections import Counter
-from contextlib import suppress
+from contextlib import closing, suppress
 from itertools import product
 
 import pydantic
@@ -645,7 +645,7 @@ def test_a_record_of_an_error_is_no_answer_in_a_table(tmp_path):
     path = tmp_path / "out"
     response = {"status_code": 200, "request_id": None, "body": {"error": {"message": "no"}}}
     path.write_bytes(encode_answer("a", response, None))
-    with RecordedAnswers(path, Acceptance()) as answers:
+    with closing(RecordedAnswers(path, Acceptance())) as answers:
         assert answers.of("a")[:3] == (None, "no_result: the answer has status 200 and no result", None)
 
 

@@ -7,7 +7,7 @@ import os
 import tempfile
 import threading
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import closing, nullcontext, suppress
 from contextvars import copy_context
 from dataclasses import replace
 from functools import partial, wraps
@@ -149,7 +149,7 @@ def run(
         job = Job(str(source), to, config, batching=batching, form=form, strict=strict or ready, of_rows=True)
         path = _sent(job, path, remark, progress=progress)
         ids = [line.custom_id for line in lines]
-        with RecordedAnswers(path, acceptance) as answers:
+        with closing(RecordedAnswers(path, acceptance)) as answers:
             told = [dict(columns(answers.of(one), into, acceptance)) for one in ids]
             made = {into: Vectors} if answers.vectors else {}
     if written is not None:

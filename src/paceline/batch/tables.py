@@ -11,11 +11,11 @@ import io
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import islice
-from typing import Any, BinaryIO, Final, Self
+from typing import Any, BinaryIO, Final
 
 from paceline.batch.acceptance import KEEP, Acceptance, Told
 from paceline.batch.results import OutputError, output_errors
@@ -118,7 +118,7 @@ class Table:
         then = f"; the answers are in {self.journal}, and the same command writes it"
         with output_errors(f"{self.path} cannot be written", then, of=UNWRITABLE):
             like = self.journal if os.path.exists(self.journal) else ""
-            with RecordedAnswers(self.journal, acceptance) as answers, replacing(self.path, like=like) as file:
+            with closing(RecordedAnswers(self.journal, acceptance)) as answers, replacing(self.path, like=like) as file:
                 if self.path.lower().endswith(".parquet"):
                     with rows() as given:
                         return _parquet(file, whole(given), lambda name: name == self.into and answers.vectors)
@@ -183,7 +183,7 @@ def _as_text(arrow: Any, table: Any, name: str) -> Any:
 
 
 class RecordedAnswers:
-    """The answers in the output of a run, by the id of the request; the last record of an id holds. A context manager.
+    """The answers in the output of a run, by the id of the request; the last record of an id holds.
 
     Attributes:
         vectors: Whether any that was read is a vector.
@@ -209,8 +209,6 @@ class RecordedAnswers:
         self.vectors |= isinstance(told.value, list) and self._acceptance.schema is None
         return told
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Close the output."""
         self._file.close()
