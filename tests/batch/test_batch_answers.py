@@ -8,7 +8,7 @@ import threading
 import tracemalloc
 import zlib
 from base64 import b64encode
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from errno import ECONNRESET
 from functools import partial
 from http.server import BaseHTTPRequestHandler
@@ -356,7 +356,7 @@ async def test_a_connection_that_was_closed_after_its_answer_is_not_used_again(t
 
     async with await asyncio.start_server(close, "127.0.0.1", 0) as server:
         root = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        with ResultsFile(str(tmp_path / "out")) as results:
+        with closing(ResultsFile(str(tmp_path / "out"))) as results:
             results.open()
             given = {"workers": 1, "limits": {"*": FAST}}
             _, tally = await send_lines(chats(20), results, root, ProgressView(), **given)

@@ -8,6 +8,7 @@ import re
 import signal
 import stat
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -40,7 +41,7 @@ def path(tmp_path):
 
 
 def recover(path, names="abc", **options):
-    with ResultsFile(str(path)) as results:
+    with closing(ResultsFile(str(path))) as results:
         return results.recover(index_of(names), **options)
 
 
@@ -126,7 +127,7 @@ def saved_in(folder):
 
 
 def test_kept_lines_are_saved_at_once_and_until_the_output_has_them(tmp_path, disk, temporary):
-    with ResultsFile(str(tmp_path / "out")) as results:
+    with closing(ResultsFile(str(tmp_path / "out"))) as results:
         results.open()
         for count, name in enumerate("abcdef"):
             results.append(ok(name))
@@ -153,7 +154,7 @@ def test_kept_lines_are_saved_in_the_home_folder_or_nowhere(tmp_path, disk, temp
     monkeypatch.setenv("USERPROFILE" if os.name == "nt" else "HOME", str(home))
     temporary.rmdir()
     disk.room = 0
-    with ResultsFile(str(tmp_path / "out")) as results:
+    with closing(ResultsFile(str(tmp_path / "out"))) as results:
         results.open()
         results.append(ok("a"))
         assert (results.saved(), results.unsaved) == ("", 1)
@@ -165,7 +166,7 @@ def test_kept_lines_are_saved_in_the_home_folder_or_nowhere(tmp_path, disk, temp
 
 def left_by_a_kill(path, *lines):
     """What a run has saved that was killed before it could write its output."""
-    with ResultsFile(str(path)) as results:
+    with closing(ResultsFile(str(path))) as results:
         place = Path(results._places[0])
     place.write_bytes(b"".join(lines))
     return place
@@ -174,7 +175,7 @@ def left_by_a_kill(path, *lines):
 def test_the_next_run_adds_what_was_saved_each_answer_once(path, temporary):
     path.write_bytes(ok("a") + failed("b") + ok("c")[:50])
     place = left_by_a_kill(path, ok("a"), failed("c"), ok("d"), ok("z"), ok("e")[:-30])
-    with ResultsFile(str(path)) as results:
+    with closing(ResultsFile(str(path))) as results:
         assert results.has_lines()
     recovered = recover(path, "abcde")
     assert ids_in(path) == ["a", "d", "z"]
@@ -245,7 +246,7 @@ def test_a_file_that_another_user_may_have_planted_is_left_alone(path, temporary
     assert recover(path).added == 0
     assert ids_in(path) == ["a"]
     disk = Disk(path, 0, monkeypatch)
-    with ResultsFile(str(path)) as results:
+    with closing(ResultsFile(str(path))) as results:
         results.open()
         results.append(ok("d"))
         assert results.saved() == str(Path.home() / place.name)
@@ -258,7 +259,7 @@ def test_a_file_that_another_user_may_have_planted_is_left_alone(path, temporary
 
 def test_a_restart_puts_aside_what_was_saved(path, temporary):
     place = left_by_a_kill(path, ok("c"))
-    with ResultsFile(str(path)) as results:
+    with closing(ResultsFile(str(path))) as results:
         assert results.set_aside() == f"{path}.bak and {place}.bak"
     assert ids_in(Path(f"{place}.bak")) == ["c"]
     assert recover(path).added == 0
@@ -285,7 +286,7 @@ def run_on(path, count, on_request=lambda _number, _clock: None, body=BODY):
         return await send_lines(lines, results, "http://127.0.0.1:1", said, post=answer, clock=clock, **LIMITS)
 
     said = Said()
-    with ResultsFile(str(path)) as results:
+    with closing(ResultsFile(str(path))) as results:
         results.open()
         runner, tally = run_virtual(main)
         return sent, said.lines, runner, tally, list(results.kept)

@@ -2,6 +2,7 @@ import json
 import math
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from paceline.batch.summary import Calls, Quantiles, RunTally, in_time, in_words
 
 def recover(path, names):
     index = index_of(names)
-    with ResultsFile(str(path)) as results:
+    with closing(ResultsFile(str(path))) as results:
         recovered = results.recover(index)
     return recovered, [line for line in range(1, len(names) + 1) if index.is_done(line)]
 
@@ -78,13 +79,13 @@ def test_refuses_what_it_did_not_write(tmp_path, content, line):
     with pytest.raises(OutputError, match=f"line {line}: not an answer.*--restart"):
         recover(path, "a")
     assert path.read_bytes() == content
-    with ResultsFile(str(path)) as results:
+    with closing(ResultsFile(str(path))) as results:
         assert Path(results.set_aside()).read_bytes() == content
 
 
 def test_one_writer_at_a_time(tmp_path):
     path = str(tmp_path / "out")
-    with ResultsFile(path):
+    with closing(ResultsFile(path)):
         code = f"from paceline.batch.results import ResultsFile; ResultsFile({path!r})"
         other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
         assert "another process is writing it" in other.stderr
@@ -108,7 +109,7 @@ def test_two_names_of_one_output_have_one_lock_and_one_journal(tmp_path, kind):
     else:
         other = folder / "OUT"
     BatchJournal(str(path)).open()
-    with ResultsFile(str(path)) as results:
+    with closing(ResultsFile(str(path))) as results:
         with pytest.raises(OutputError, match="another process is writing it"):
             ResultsFile(str(other))
         results.open()
@@ -149,7 +150,7 @@ def test_old_answers_are_kept_aside(tmp_path):
     names = []
     for number in range(3):
         (tmp_path / "out").write_text(str(number))
-        with ResultsFile(str(tmp_path / "out")) as results:
+        with closing(ResultsFile(str(tmp_path / "out"))) as results:
             names.append(results.set_aside())
             assert results.set_aside() is None
     assert [Path(name).read_text() for name in names] == ["0", "1", "2"]

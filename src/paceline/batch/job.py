@@ -172,7 +172,7 @@ class Job:
                 rows = partial(identified, file, self.source, form, given)
                 if table is not None:
                     table.require_column(rows)
-                with ResultsFile(path, self.output.acceptance) as results, explained():
+                with closing(ResultsFile(path, self.output.acceptance)) as results, explained():
                     given.file.seek(0)
                     answers = RunAnswers(results, Index(), RunTally(bill=Bill(self.config.prices or {})), view)
                     with closing(answers.index):

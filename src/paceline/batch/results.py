@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
 from itertools import count, takewhile
-from typing import Any, BinaryIO, Final, Self
+from typing import Any, BinaryIO, Final
 
 from paceline.batch.acceptance import NAMES, UNREAD, UNSTABLE, Acceptance, Recorded
 from paceline.batch.index import Index
@@ -183,7 +183,7 @@ def _check_depth(value: Any) -> None:
 
 
 class ResultsFile:
-    """The file of answers, as a context manager that holds its lock.
+    """The file of answers, which holds its lock until it is closed.
 
     Args:
         path: The file; ``-`` for standard output. Standard output, pipes and devices have no lock and cannot be resumed.
@@ -514,12 +514,6 @@ class ResultsFile:
             file.close()
         if self._lock is not None:
             self._lock.release()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def set_aside(path: str) -> str:
