@@ -187,7 +187,7 @@ async def send_lines(lines, results, root, view, *, post=None, clock=SYSTEM_CLOC
     requests = [request_of(number, line) for number, line in enumerate(lines, 1)]
     source = iter([(request, checker.describe(request)) for request in requests])
     addresses = {"openai": ProviderAddress(root, {}, "", provider_named("openai"))}
-    client = RunClient(limiter, addresses, config.timeout_s, view.say, tally.attempts, lambda: bool(results.kept))
+    client = RunClient(limiter, addresses, config.timeout_s, view.say, tally.sent.attempts, lambda: bool(results.kept))
     meter, packer = ProgressLine(InputPlan(), tally, config.workers), Packer(checker.describe)
     runner = Runner(source, client, RunAnswers(results, Index(), tally, view), meter, packer, config.workers)
     client.sender.post = post or client.sender.post

@@ -360,4 +360,4 @@ async def test_a_connection_that_was_closed_after_its_answer_is_not_used_again(t
             results.open()
             given = {"workers": 1, "limits": {"*": FAST}}
             _, tally = await send_lines(chats(20), results, root, ProgressView(), **given)
-    assert (tally.ok, tally.attempts.made) == (20, 20)
+    assert (tally.ok, tally.sent.attempts.made) == (20, 20)

@@ -7,7 +7,7 @@ import paceline
 from paceline.batch.check import InputPlan, PoolWork
 from paceline.batch.ideal import Served
 from paceline.batch.progress import LineView, Live, ProgressLine, ProgressView, binding, eta_s, forecast_s, view
-from paceline.batch.summary import Calls, RunTally
+from paceline.batch.summary import Calls, RunTally, Sent
 from paceline.providers.base import Usage
 from paceline.testing import ManualClock
 
@@ -44,7 +44,7 @@ def test_eta_by_what_requests_turned_out_to_cost():
 
 
 def test_what_others_spend_and_what_was_refused_says_nothing_of_the_time_that_is_left():
-    meter = ProgressLine(PLAN, RunTally(requests=100, attempts=Calls(refused=800)), 10)
+    meter = ProgressLine(PLAN, RunTally(requests=100, sent=Sent(Calls(refused=800))), 10)
     assert "80 s left" in meter.line({"a": pool(granted=900, spent=9_000.0, waiting=1)})[0]
 
 
@@ -116,7 +116,7 @@ def test_eta_after_a_limit_was_raised(monkeypatch):
 
 
 def test_line():
-    tally = RunTally(requests=100, skipped=10, ok=30, failed=5, attempts=Calls(refused=2))
+    tally = RunTally(requests=100, skipped=10, ok=30, failed=5, sent=Sent(Calls(refused=2)))
     tally.bill.add("openai", "gpt-5", Usage(input_tokens=1_000, output_tokens=234))
     text, share = ProgressLine(PLAN, tally, 10).line({"a": pool(waiting=1)})
     assert text.startswith("45/100  5 failed  ")

@@ -435,7 +435,7 @@ class _Run:
         """The sender of some requests, with connections of its own."""
         config, answers = self._job.config, self._answers
         client = RunClient(
-            self._limiter, self._addresses, config.timeout_s, answers.view.say, answers.tally.attempts,
+            self._limiter, self._addresses, config.timeout_s, answers.view.say, answers.tally.sent.attempts,
             lambda: bool(answers.results.kept), self._group,
         )  # fmt: skip
         return Runner(source, client, answers, self._meter, Packer(self._checker.describe), config.workers)
@@ -541,7 +541,7 @@ class _Run:
         """Print the summary; return the exit code and the summary."""
         stop, output, tally, view = ended.stop, self._job.output, self._answers.tally, self._answers.view
         results = self._answers.results
-        calls = tally.calls if isinstance(ended, Offline) else tally.attempts
+        calls = tally.sent.calls if isinstance(ended, Offline) else tally.sent.attempts
         report = tally.report(
             self._limiter.status()["pools"],
             calls=calls,
@@ -550,14 +550,14 @@ class _Run:
             output=results.place if output.keeps else None,
         )
         if self._job.batching.mode != "sync":
-            report["batches"] = tally.batches
+            report["batches"] = tally.sent.batches
         lines = in_words(report, tally)
         if isinstance(ended, Offline):
             left = report["batches_in_progress"] = ended.batches.journal.unfinished
             going = f"the provider continues with {counted(left, 'batch')}: " if left else ""
             again = f"{going}the same command again continues"
             made = f"{calls.made:,} calls, {calls.refused:,} of them refused with a 429"
-            lines = [lines[0], f"{counted(tally.batches, 'batch')} created in {made}", *lines[2:]]
+            lines = [lines[0], f"{counted(tally.sent.batches, 'batch')} created in {made}", *lines[2:]]
         else:
             resumes = results.resumable and output.keeps
             again = "the same command again sends the rest" if resumes else "nothing can be resumed"

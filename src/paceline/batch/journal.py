@@ -292,7 +292,7 @@ class Batches:
     """
 
     def __init__(self, journal: BatchJournal, answers: RunAnswers, queue: float | None) -> None:
-        self.journal, self.index, self._tally = journal, answers.index, answers.tally
+        self.journal, self.index, self._sent = journal, answers.index, answers.tally.sent
         self.lost: list[Chunk] = []
         self._started_s = time.time()
         self.unable_s: float | None = None
@@ -309,7 +309,7 @@ class Batches:
     def note_created(self, chunk: Chunk, batch: str) -> None:
         """There is a batch."""
         self.journal.created(chunk, batch)
-        self._tally.batches += chunk.at_s >= self._started_s
+        self._sent.batches += chunk.at_s >= self._started_s
         self.unable_s = None
 
     def holds(self, line: int) -> bool:

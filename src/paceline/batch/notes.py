@@ -171,7 +171,7 @@ class Reporter:
             "about": bool(tally.about),
             "done": tally.before + done,
             "failed": tally.failed + tally.final.total(),
-            "refused": tally.attempts.refused + tally.calls.refused,
+            "refused": tally.sent.attempts.refused + tally.sent.calls.refused,
             "per_min": 0.0 if ended else round(per_min, 3),
             "left_s": None if ended or left_s is None else round(left_s, 3),
             "errors": {name[:NAME_MAX]: count for name, count in tally.every_error.items()},

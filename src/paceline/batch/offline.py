@@ -198,7 +198,7 @@ class Offline:
         proxy, secrets = proxy_for(self._addresses), Secrets(address.key for address in self._addresses.values())
         client = session(CALL_S)
         for name, address in self._addresses.items():
-            web = Web(client, address, secrets, CALL_S, proxy, self._answers.tally.calls)
+            web = Web(client, address, secrets, CALL_S, proxy, self._answers.tally.sent.calls)
             self._ends[name] = ENDPOINTS[name](web, self._time.retry_s, self.batches.journal.run)
         restore = heed(on_signal)
         progress = asyncio.create_task(self._show())

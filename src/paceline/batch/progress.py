@@ -187,7 +187,7 @@ class ProgressLine:
             f"{done + tally.before:,}/{tally.about}{tally.requests:,}",
             *([f"{failed:,} failed"] if (failed := tally.failed + tally.final.total()) else []),
             f"{rate * 60:,.0f} requests/min",
-            f"{tally.attempts.refused:,} x 429",
+            f"{tally.sent.attempts.refused:,} x 429",
             f"{tally.bill.input_tokens + tally.bill.output_tokens:,} tokens",
             f"paused: {unwritten}" if unwritten else f"limited by {limit}",
         ]

@@ -306,7 +306,7 @@ class Runner:
         record = outcome.answer.record if outcome.answer is not None else None
         paid, tally = [] if outcome.tries is None else outcome.tries.paid, self._answers.tally
         if record is not None:
-            tally.waits.add(record.waited_s)
+            tally.sent.waits.add(record.waited_s)
             tally.ideal.take(self.client.limiter, record)
             if record.usage is not None:
                 paid.append((record.pool, record.usage))

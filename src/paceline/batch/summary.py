@@ -74,6 +74,23 @@ class Calls:
 
 
 @dataclass(slots=True)
+class Sent:
+    """What a run has sent.
+
+    Attributes:
+        attempts: The calls that have sent requests one by one.
+        waits: The time in the queue, for each of these requests.
+        calls: The calls of Batch APIs.
+        batches: How many batches it has created.
+    """
+
+    attempts: Calls = field(default_factory=Calls)
+    waits: Quantiles = field(default_factory=Quantiles)
+    calls: Calls = field(default_factory=Calls)
+    batches: int = 0
+
+
+@dataclass(slots=True)
 class RunTally:
     """The counts of a run.
 
@@ -82,14 +99,11 @@ class RunTally:
         skipped: Those answered by an earlier run.
         ok: Those answered by this run.
         failed: Those that failed in this run; ``errors`` counts them by code, ``ended`` those that the same command leaves.
-        waits: The time in the queue, for each request.
+        sent: What was sent.
         start: What there was before the first one.
         bill: Counts what answers used and cost.
         ideal: Counts what the limits have admitted for them.
         final: Those that an earlier run has left as failed, by code; the ones that may be answered as ``UNREAD``.
-        attempts: The calls that have sent requests one by one.
-        calls: The calls of Batch APIs.
-        batches: How many batches this run has created.
     """
 
     requests: int = 0
@@ -98,15 +112,12 @@ class RunTally:
     failed: int = 0
     errors: Counter[str] = field(default_factory=Counter)
     ended: Counter[str] = field(default_factory=Counter)
-    waits: Quantiles = field(default_factory=Quantiles)
+    sent: Sent = field(default_factory=Sent)
     start: RunStart = field(default_factory=RunStart)
     about: str = ""
     bill: Bill = field(default_factory=lambda: Bill({}))
     ideal: IdealSpeed = field(default_factory=IdealSpeed)
     final: Counter[str] = field(default_factory=Counter)
-    attempts: Calls = field(default_factory=Calls)
-    calls: Calls = field(default_factory=Calls)
-    batches: int = 0
 
     @property
     def left(self) -> int:
@@ -201,7 +212,7 @@ class RunTally:
 
         Args:
             pools: ``limiter.status()["pools"]``.
-            calls: Its calls: the :attr:`attempts`, or the :attr:`calls`, by how it has ended.
+            calls: The calls of :attr:`sent` by which it has ended: one by one, or in batches.
             interrupted: Whether a signal stopped the run.
             store: Where the quotas are kept; ``None``: in this process.
             output: The path of the answers; ``None``: they are nowhere after the run.
@@ -218,8 +229,8 @@ class RunTally:
             "seconds": round(time.monotonic() - self.start.at_s, 3),
             "cpu_us_per_request": round((time.process_time() - self.start.cpu_s) / max(self.ok + self.failed, 1) * 1e6),
             "ideal_share": None if share is None else round(share, 4),
-            "wait_p50_s": self.waits.at(0.5),
-            "wait_p99_s": self.waits.at(0.99),
+            "wait_p50_s": self.sent.waits.at(0.5),
+            "wait_p99_s": self.sent.waits.at(0.99),
             "input_tokens": self.bill.input_tokens,
             "output_tokens": self.bill.output_tokens,
             **self.bill.report(),
