@@ -45,15 +45,13 @@ def test_every_request_is_served(world, seed, latency_s):
     fleet = Fleet(
         told, {"limits": {"m": true}, "latency_s": latency_s, "jitter": 0.3, **settings}, source=source, seed=seed,
         jobs=jobs, model="gemini/m" if told == FREE and "bucket" not in world else "openai/m",
-    )  # fmt: skip
-    report = fleet.run(30_000)
-    speed = report.speed_after(
-        (5 if "window" in world else 2) * period_s, true
-    )  # three restarts show a window's period
-    said = f"{world}, seed {seed}: {report.said()}, {speed}"
-    assert report.lost == 0, said
-    assert report.tally["admitted"] == jobs, said
-    assert len(report.refused) <= jobs / 100, said
+    ).run(30_000)  # fmt: skip
+    periods = 5 if "window" in world else 2  # three restarts show a window's period
+    speed = fleet.speed_after(periods * period_s, true)
+    said = f"{world}, seed {seed}: {fleet.said()}, {speed}"
+    assert fleet.lost == 0, said
+    assert fleet.tally["admitted"] == jobs, said
+    assert len(fleet.refused) <= jobs / 100, said
     assert speed >= (0.85 if "window" in world else 0.95), said  # a window is spread evenly
 
 
@@ -64,23 +62,21 @@ def test_a_prompt_above_a_guess_is_sent_and_its_answer_teaches(source, headers):
     fleet = Fleet(
         "500 requests/min,30k tokens/min", {"limits": {"m": true}, "latency_s": 2.0, "headers": headers},
         source=source, jobs=20, words=(36_000, 36_000),
-    )  # fmt: skip
-    report = fleet.run(3_600)
-    assert (report.lost, report.tally["admitted"]) == (0, 20)
+    ).run(3_600)  # fmt: skip
+    assert (fleet.lost, fleet.tally["admitted"]) == (0, 20)
     # An assumed limit is tested upward; where no header states it, once more five minutes after the refusal.
-    assert len(report.refused) <= (source == "assumed") * (1 if headers else 2)
-    assert report.speed >= 0.9 if headers else report.speed >= 0.7
+    assert len(fleet.refused) <= (source == "assumed") * (1 if headers else 2)
+    assert fleet.speed >= 0.9 if headers else fleet.speed >= 0.7
 
 
 def test_a_limit_that_was_lowered_for_some_minutes_turns_no_request_away():
     fleet = Fleet(
         TRUE, {"limits": {"m": TRUE}, "latency_s": 1.0}, source="given", jobs=300, words=(20, 30_000),
         changes=[(60, {"m": "500 requests/min,20k tokens/min"}), (240, {"m": TRUE})],
-    )  # fmt: skip
-    report = fleet.run(7_200)
-    too_large = report.tally["refused"].get("too_large", 0)  # the provider's own refusals, as without paceline
-    assert report.lost == too_large <= 8
-    assert report.speed >= 0.95
+    ).run(7_200)  # fmt: skip
+    too_large = fleet.tally["refused"].get("too_large", 0)  # the provider's own refusals, as without paceline
+    assert fleet.lost == too_large <= 8
+    assert fleet.speed >= 0.95
 
 
 @WORLD
@@ -88,9 +84,8 @@ def test_refusals_that_name_the_time_until_the_bucket_is_full_do_not_make_it_a_c
     fleet = Fleet(
         TRUE, {"limits": {"m": TRUE}, "latency_s": 1.0, "retry_after": "full", "other_users": 0.2, "other_users_from_s": 20.0},
         source="given", jobs=1_500,
-    )  # fmt: skip
-    report = fleet.run()
-    assert report.lost == 0
+    ).run()  # fmt: skip
+    assert fleet.lost == 0
     assert fleet.speed_after(180, TRUE) >= 0.75  # of the whole rate; others take a fifth
 
 
@@ -101,10 +96,9 @@ def test_output_that_is_charged_when_it_is_produced_is_not_granted_twice():
         fleet = Fleet(
             true, {"limits": {"m": true}, "latency_s": 4.0, "jitter": 0.5, "output_spread": 0.5, "output_share": 0.7},
             source="given", jobs=900, seed=seed, words=(20, 600), output=300, model="anthropic/m",
-        )  # fmt: skip
-        report = fleet.run()
-        assert (report.lost, report.refused) == (0, [])
-        assert math.isclose(report.speed, 1.0, abs_tol=0.05)
+        ).run()  # fmt: skip
+        assert (fleet.lost, fleet.refused) == (0, [])
+        assert math.isclose(fleet.speed, 1.0, abs_tol=0.05)
 
 
 SLOTS = "100k requests/min,20 concurrency"
@@ -122,11 +116,10 @@ def test_slots_that_fell_for_some_seconds_or_that_refusals_have_named_are_used(t
     fleet = Fleet(
         told, {"limits": {"m": "20 concurrency"}, "latency_s": 2.0}, jobs=3_000, workers=60, output=0, model="openai/m",
         changes=changes,
-    )  # fmt: skip
-    report = fleet.run()
-    assert report.lost == 0
-    assert len(report.refused) <= refused
-    admitted = [at_s for at_s, _ in report.admitted if at_s > 160]
+    ).run()  # fmt: skip
+    assert fleet.lost == 0
+    assert len(fleet.refused) <= refused
+    admitted = [at_s for at_s, _ in fleet.admitted if at_s > 160]
     assert len(admitted) / (admitted[-1] - 160) >= 0.9 * 20 / 2.05
 
 
@@ -135,15 +128,31 @@ def test_refusals_lower_published_slots(parallel):
     fleet = Fleet(
         "8 concurrency", {"limits": {"m": f"{parallel} concurrency"}, "latency_s": 1.0, **BLIND}, source="published", jobs=1_500, workers=40,
         output=0,
-    )  # fmt: skip
-    report = fleet.run(7_200)
-    assert report.lost == 0
+    ).run(7_200)  # fmt: skip
+    assert fleet.lost == 0
     assert fleet.pool.ledger.entries[0].meter.quota.amount <= parallel + 1
-    assert len(report.refused) <= 25
+    assert len(fleet.refused) <= 25
     assert fleet.admitted[-1][0] <= 1.5 * 1_500 / parallel
 
 
 WIDE = "100k requests/min"
+
+
+def full(why):
+    """The refusal of a server that has no room."""
+    return Refused("capacity", why.model, why.pool, status=503)
+
+
+def served(told, settings, *, refuses=None, **options):
+    """What became of a fleet with the usual retries and breaker, of whose requests none is lost; ``refuses``: with what the provider does."""
+    usual = {"workers": 100, "retry": RetryPolicy(), "breaker": BreakerPolicy()}
+    fleet = Fleet(told, settings, source="assumed" if told is UNKNOWN else "given", **usual | options)
+    if refuses is not None:
+        refuse = fleet.sim.world.refuse
+        fleet.sim.world.refuse = lambda now, why, pool: refuse(now, refuses(why), pool)
+    fleet.run(900)
+    assert fleet.lost == 0
+    return fleet
 
 
 @pytest.mark.parametrize(
@@ -158,43 +167,25 @@ def test_servers_that_refuse_a_share_by_chance_are_used_in_full(told, jobs, shar
 
     Also where no limit is stated, and so much is refused that a rate may be the reason: it is tried for a moment.
     """
-    fleet = Fleet(
-        told, {"limits": {"m": WIDE}, "latency_s": 2.0, "headers": told is WIDE, "faults": {"529": share}}, jobs=jobs, workers=100,
-        source="given" if told is WIDE else "assumed", retry=RetryPolicy(), breaker=BreakerPolicy(),
-    )  # fmt: skip
-    report = fleet.run(600)
-    assert report.lost == 0
+    settings = {"limits": {"m": WIDE}, "latency_s": 2.0, "headers": told is WIDE, "faults": {"529": share}}
+    fleet = served(told, settings, jobs=jobs)
     assert fleet.sim.now_s <= seconds, fleet.sim.now_s
 
 
 def test_servers_that_refuse_by_chance_and_answer_at_once_are_used_in_full():
     """On a slow network answers come no later than refusals, which say nothing about the number in flight then."""
-    fleet = Fleet(
-        WIDE, {"limits": {"m": "1M requests/min"}, "headers": False, "latency_s": 0.1, "jitter": 0.3, "faults": {"503": 0.02}}, jobs=3_000,
-        workers=60, words=(20, 200), net_s=(0.05, 0.15), retry=RetryPolicy(), breaker=BreakerPolicy(),
-    )  # fmt: skip
-    report = fleet.run(300)
-    assert report.lost == 0
+    settings = {"limits": {"m": "1M requests/min"}, "headers": False, "latency_s": 0.1, "jitter": 0.3}
+    settings["faults"] = {"503": 0.02}
+    fleet = served(WIDE, settings, jobs=3_000, workers=60, words=(20, 200), net_s=(0.05, 0.15))
     assert fleet.sim.now_s <= 20, fleet.sim.now_s
 
 
 @WORLD
 def test_chance_does_not_hide_slots_that_refusals_for_rate_show():
-    fleet = Fleet(
-        "600 requests/min,50 concurrency", {"limits": {"m": "300 requests/min,20 concurrency"}, "latency_s": 3.0, "jitter": 0.3,
-        "faults": {"503": 0.1}, **BLIND}, jobs=800, workers=60, words=(20, 200), seed=3, retry=RetryPolicy(), breaker=BreakerPolicy(),
-    )  # fmt: skip
-    report = fleet.run(900)
-    assert report.lost == 0
+    settings = {"limits": {"m": "300 requests/min,20 concurrency"}, "latency_s": 3.0, "jitter": 0.3, **BLIND}
+    settings["faults"] = {"503": 0.1}
+    fleet = served("600 requests/min,50 concurrency", settings, jobs=800, workers=60, words=(20, 200), seed=3)
     assert fleet.admitted[-1][0] <= 140, fleet.admitted[-1][0]
-
-
-def refuse_for(fleet, kind, *said, **options):
-    """Let the provider refuse for another reason, and say this of it."""
-    refuse = fleet.sim.world.refuse
-    fleet.sim.world.refuse = lambda now, why, pool: refuse(
-        now, Refused(kind, why.model, why.pool, *said, **options), pool
-    )
 
 
 @pytest.mark.parametrize(("latency_s", "seed"), some([(2.0, 1), (2.0, 2), (2.0, 3), (6.0, 1)]))
@@ -203,29 +194,19 @@ def test_full_servers_whose_capacity_moves_are_used_in_full(latency_s, seed):
 
     Those that are refused before the first answer, which takes long, have no success to go by.
     """
-    fleet = Fleet(
-        WIDE, {"limits": {"m": "10 requests/s"}, "headers": False, "latency_s": latency_s}, jobs=300, workers=100, seed=seed,
-        words=(20, 200), changes=MOVING, retry=RetryPolicy(), breaker=BreakerPolicy(),
-    )  # fmt: skip
-    refuse_for(fleet, "capacity", status=503)
-    report = fleet.run(300)
-    assert report.lost == 0
+    settings = {"limits": {"m": "10 requests/s"}, "headers": False, "latency_s": latency_s}
+    fleet = served(WIDE, settings, refuses=full, jobs=300, seed=seed, words=(20, 200), changes=MOVING)
     assert fleet.admitted[-1][0] <= 44, fleet.admitted[-1][0]  # 37 s would do
-    assert report.tally["refused"]["capacity"] <= 1_000, report.tally["refused"]
+    assert fleet.tally["refused"]["capacity"] <= 1_000, fleet.tally["refused"]
 
 
 @pytest.mark.parametrize("seed", some([1, 2, 3], 1))
 def test_slots_that_others_take_from_second_to_second_are_used_in_full(seed):
     """What is admitted in the worst of these seconds is no rate: no attempt waits for it."""
     dice = random.Random(seed)
-    fleet = Fleet(
-        WIDE, {"limits": {"m": "30 concurrency"}, "headers": False, "latency_s": 1.0, "jitter": 0.5}, jobs=500, workers=100, seed=seed,
-        words=(20, 200), changes=[(at_s, {"m": f"{dice.randint(6, 30)} concurrency"}) for at_s in range(1, 100)],
-        retry=RetryPolicy(), breaker=BreakerPolicy(),
-    )  # fmt: skip
-    refuse_for(fleet, "capacity", status=503)
-    report = fleet.run(300)
-    assert report.lost == 0
+    settings = {"limits": {"m": "30 concurrency"}, "headers": False, "latency_s": 1.0, "jitter": 0.5}
+    changes = [(at_s, {"m": f"{dice.randint(6, 30)} concurrency"}) for at_s in range(1, 100)]
+    fleet = served(WIDE, settings, refuses=full, jobs=500, seed=seed, words=(20, 200), changes=changes)
     assert fleet.admitted[-1][0] <= 50, fleet.admitted[-1][0]  # 26 s would do
 
 
@@ -244,27 +225,21 @@ def test_full_servers_that_refuse_for_a_limit_are_not_asked_again_and_again(
     told, limit, changes, jobs, refused, seconds
 ):
     """A proxy that answers 503 above its rate, or with its slots taken: retries in proportion to success were refused three of four."""
-    fleet = Fleet(
-        told, {"limits": {"m": limit}, "headers": False, "latency_s": 2.0}, source="assumed" if told is UNKNOWN else "given", jobs=jobs,
-        workers=100, words=(20, 200), changes=changes, retry=RetryPolicy(), breaker=BreakerPolicy(),
-    )  # fmt: skip
-    refuse_for(fleet, "capacity", status=503)
-    report = fleet.run(600)
-    assert report.lost == 0
-    assert report.tally["refused"]["capacity"] <= refused, report.tally["refused"]
+    settings = {"limits": {"m": limit}, "headers": False, "latency_s": 2.0}
+    fleet = served(told, settings, refuses=full, jobs=jobs, words=(20, 200), changes=changes)
+    assert fleet.tally["refused"]["capacity"] <= refused, fleet.tally["refused"]
     assert fleet.admitted[-1][0] <= seconds, fleet.admitted[-1][0]
 
 
 @pytest.mark.parametrize(("limit", "taken"), [(3.0, False), (120.0, True)])
 def test_a_stated_limit_that_was_exceeded_before_is_of_another_model(limit, taken):
     """A gateway passes on the refusal of a model behind it: 3 requests a minute, where 2 a second are admitted."""
-    fleet = Fleet(
-        UNKNOWN, {"limits": {"m": "120 requests/min quantised"}, "quantum_s": 5.0, "headers": False, "latency_s": 0.3},
-        source="assumed", jobs=100, workers=40, words=(20, 200), retry=RetryPolicy(), breaker=BreakerPolicy(),
-    )  # fmt: skip
-    refuse_for(fleet, "rate", "requests", 60.0, limit, limit, 1.0, 5.0)
-    report = fleet.run(300)
-    assert report.lost == 0
+
+    def refusal(why):
+        return Refused("rate", why.model, why.pool, "requests", 60.0, limit, limit, 1.0, 5.0)
+
+    settings = {"limits": {"m": "120 requests/min quantised"}, "quantum_s": 5.0, "headers": False, "latency_s": 0.3}
+    fleet = served(UNKNOWN, settings, refuses=refusal, jobs=100, workers=40, words=(20, 200))
     assert any(account.meter.quota.amount == limit for account in fleet.pool.ledger.entries) == taken
     assert fleet.admitted[-1][0] <= 75, fleet.admitted[-1][0]  # 49 s would do
     assert len(fleet.refused) <= 20
