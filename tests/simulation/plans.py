@@ -155,11 +155,8 @@ class Provider:
             return found
         for number, one in enumerate(one for one in self.of(model) if one.begun_s is not None):
             left_s = one.ends_s - self.now_s if one not in full or self.row.says_s is None else says_s
-            used = (
-                1.0
-                if one in full
-                else min(floor(one.used / one.cap / self.row.step) * self.row.step, 1 - self.row.step)
-            )
+            step = self.row.step
+            used = 1.0 if one in full else min(floor(one.used / one.cap / step) * step, 1 - step)
             if self.row.form == "claude":
                 begin = f"anthropic-ratelimit-unified-{one.name}-"
                 found[f"{begin}utilization"] = f"{used:.3f}"
@@ -271,12 +268,8 @@ class Agents:
         provider, address, headers = "anthropic", "https://api.anthropic.com/v1/messages", CLAUDE_LOGIN
         if row.form == "codex":
             provider, address, headers = "openai", "https://api.openai.com/v1/responses", CODEX_LOGIN
-        options = {
-            "clock": clock,
-            "retry": RetryPolicy(max_retry_after_s=1e7),
-            "plans": paceline.PlanPolicy(**row.plans),
-        }
-        self.limiter = paceline.Limiter(provider=provider, **options)
+        retry, plans = RetryPolicy(max_retry_after_s=1e7), paceline.PlanPolicy(**row.plans)
+        self.limiter = paceline.Limiter(provider=provider, clock=clock, retry=retry, plans=plans)
         self.limiter.pacer.health.luck = self.rng.random
         client = httpx.AsyncClient(transport=httpx.MockTransport(self.answer), timeout=None, headers=headers)
         self.client, self.address = self.limiter.attach(client), address

@@ -21,17 +21,9 @@ WORLDS = {
 
 def fleet(told=LIMITS, settings=None, *, away=(), forget_s=None, **options):
     """Eight processes on one quota; a store that is away, and that forgets."""
-    options = {
-        "hosts": 8,
-        "workers": 100,
-        "jobs": 1_000,
-        "output": 10,
-        "capacity": {},
-        "store": {"away": away},
-        **options,
-    }
+    usual = {"hosts": 8, "workers": 100, "jobs": 1_000, "output": 10, "capacity": {}, "store": {"away": away}}
     settings = {"limits": {"m": LIMITS}, "latency_s": 0.5, "jitter": 0.3, **(settings or {})}
-    made = Fleet(told, settings, **options)
+    made = Fleet(told, settings, **usual | options)
     if forget_s is not None:
         made.sim.time.after(forget_s, made.sim.store.forget)
     return made

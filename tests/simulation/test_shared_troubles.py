@@ -137,10 +137,8 @@ def test_processes_that_infer_a_limit_need_a_store():
 
     def sent(capacity):
         settings = {"limits": {"m": "200 requests/min"}, "latency_s": 0.5, "jitter": 0.3, **BLIND}
-        hub = Fleet(
-            "800 requests/min", settings, capacity=capacity, hosts=4, workers=40, jobs=None, output=10, source="assumed"
-        )
-        hub.run(limit_s=400)
+        options = {"hosts": 4, "workers": 40, "jobs": None, "output": 10, "source": "assumed"}
+        hub = Fleet("800 requests/min", settings, capacity=capacity, **options).run(limit_s=400)
         return sorted(sum(220 <= at_s < 400 for at_s in host.sent_at_s) for host in hub.hosts)
 
     alone, shared = sent(None), sent({})

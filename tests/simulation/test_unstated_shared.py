@@ -14,11 +14,7 @@ class Shared(Fleet):
     """Processes that share a pool; ``answered_s`` has for each when its requests were answered."""
 
     def __init__(self, true, jobs, hosts, seed=1, told=UNKNOWN, source="assumed", active=(), **options):
-        options = (
-            {"limits": {"m": true}, **BLIND, "latency_s": 1.0, "jitter": 0.3, **options.pop("settings", {})},
-            options,
-        )
-        settings, options = options
+        settings = {"limits": {"m": true}, **BLIND, "latency_s": 1.0, "jitter": 0.3, **options.pop("settings", {})}
         super().__init__(
             told, settings, source=source, jobs=jobs, hosts=hosts, workers=160 // hosts, seed=seed, words=(20, 200),
             **{"capacity": {}, **options},

@@ -122,13 +122,8 @@ def test_money_gone_stops_at_once():
 @pytest.mark.parametrize(("seed", "latency_s"), sampled(SEEDS, [0.1, 0.3, 1.0], quick=[0]))
 def test_a_minute_at_known_limits_loses_less_than_half_a_second(seed, latency_s):
     limits = "600 requests/min,480k tokens/min"
-    report = Fleet(
-        limits,
-        {"limits": {"m": limits}, "latency_s": latency_s, "jitter": 0.3},
-        seed=seed,
-        jobs=1_080,
-        words=(100, 1_000),
-    ).run()
+    settings = {"limits": {"m": limits}, "latency_s": latency_s, "jitter": 0.3}
+    report = Fleet(limits, settings, seed=seed, jobs=1_080, words=(100, 1_000)).run()
     assert report.refused == []
     assert report.tally["ideal_s"] == pytest.approx(60, abs=4)
     assert report.speed >= 0.993
@@ -137,9 +132,7 @@ def test_a_minute_at_known_limits_loses_less_than_half_a_second(seed, latency_s)
 @pytest.mark.parametrize(("seed", "latency_s", "headers"), sampled(SEEDS, [0.3, 3.0], [True, False], quick=[]))
 def test_a_slow_network_is_no_reason_for_refusals(seed, latency_s, headers):
     limits = "1200 requests/min,960k tokens/min"
-    report = Fleet(
-        limits, {"limits": {"m": limits}, "latency_s": latency_s, "jitter": 0.3, "headers": headers}, seed=seed, jobs=2_160,
-        words=(100, 1_000), net_s=(0.05, 0.8),
-    ).run()  # fmt: skip
+    settings = {"limits": {"m": limits}, "latency_s": latency_s, "jitter": 0.3, "headers": headers}
+    report = Fleet(limits, settings, seed=seed, jobs=2_160, words=(100, 1_000), net_s=(0.05, 0.8)).run()
     assert report.refused == []
     assert report.speed >= 0.955
