@@ -29,6 +29,7 @@ from waits import until
 
 FAST = "60k requests/min,60M tokens/min"
 GOOD = {"choices": [{"message": {"content": "two"}}], "usage": {"prompt_tokens": 9, "completion_tokens": 1}}
+GOOD_MESSAGE = {"content": [{"type": "text", "text": "two"}], "usage": {"input_tokens": 9, "output_tokens": 1}}
 OK = {"status_code": 200, "request_id": "r", "body": {"text": "né\u2028"}}
 
 

@@ -1,7 +1,7 @@
 """Where a run sends its requests, and whose limits hold there."""
 
 import pytest
-from batch_helpers import Said, chat, message, run_job, write_lines
+from batch_helpers import GOOD, GOOD_MESSAGE, Said, chat, message, run_job, write_lines
 
 from odd_server import JSON, OddServer
 from paceline.batch.address import provider_at
@@ -11,16 +11,12 @@ from paceline.pacing.limits import Limits
 from paceline.pacing.settings import PacingSettings
 from paceline.providers.registry import provider_named
 
-ANSWERS = {
-    "messages": {"content": [{"type": "text", "text": "two"}], "usage": {"input_tokens": 9, "output_tokens": 1}},
-    "choices": {"choices": [{"message": {"content": "two"}}], "usage": {"prompt_tokens": 9, "completion_tokens": 1}},
-}
 KEYS = {"OPENAI_API_KEY": "k", "ANTHROPIC_API_KEY": "k"}
 OWN = "500 requests/min, 500k tokens/min"
 
 
 def answer(_, body):
-    return 200, JSON, ANSWERS["messages" if body["model"].startswith("claude") else "choices"]
+    return 200, JSON, GOOD_MESSAGE if body["model"].startswith("claude") else GOOD
 
 
 def run(tmp_path, lines, environ, **given):

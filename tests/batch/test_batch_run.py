@@ -15,11 +15,11 @@ with contextlib.suppress(ImportError):
 
 import pytest
 from batch_helpers import (
+    GOOD,
     Said,
     call,
     chat,
     chats,
-    completion,
     finish,
     ids_in,
     read_answers,
@@ -225,7 +225,7 @@ def test_a_run_that_ends_early_says_what_it_waits_for(source):
 
     def answer(number, _):
         assert number or said.wait(60)  # the first one is in flight until then
-        return 200, JSON, completion("Hi.")
+        return 200, JSON, GOOD
 
     view = View(lambda: source.write_bytes(b"".join(lines[:2])))
     with OddServer(answer) as server:
@@ -389,10 +389,9 @@ def test_the_second_signal_stops_at_once(tmp_path, emulator, command):
 
 def test_refusals_are_said_once_and_not_at_all_in_a_quiet_run(tmp_path):
     refusal = {"error": {"message": "slow down", "code": "rate_limit_exceeded"}}
-    good = {"choices": [{"message": {"content": "two"}}], "usage": {"prompt_tokens": 9, "completion_tokens": 1}}
     source, soon = write_lines(tmp_path / "in.jsonl", chats(3)), {"retry-after": "0.01"}
     for options, times in (((), 1), (("--quiet",), 0)):
-        with OddServer(lambda n, _: (429, soon, refusal) if n < 3 else (200, JSON, good)) as server:
+        with OddServer(lambda n, _: (429, soon, refusal) if n < 3 else (200, JSON, GOOD)) as server:
             _, said = call(source, "--restart", *options, base_url=server.base_url)
         assert said.count("refused (rate)") == times, said
         assert "429_error" not in said
