@@ -16,7 +16,7 @@ from batch_times import QUICK
 
 import paceline
 from odd_server import JSON, OddServer
-from paceline.batch.forms import Form, UnknownFormError, lines_of, schema_at
+from paceline.batch.forms import Form, lines_of, schema_at
 from waits import join, started, until
 
 ROWS = [{"id": n, "text": f"Question {n}?"} for n in range(5)]
@@ -154,13 +154,11 @@ def test_an_interrupt_inside_of_a_loop(ask, emulator, tmp_path, monkeypatch):
         ([{"a": "b", "of": "c"}], {}, "it is a table in memory with the fields a, of: name the column of the prompts"),
         ([{"prompt": "a"}], {"model": None}, "name the model"),
         ([{"prompt": "a"}], {"wrokers": 2}, "wrokers: no such setting; did you mean 'workers'"),
-        (
-            [{"prompt": "a", "id": 1}] * 2,
-            {"key": "id", "strict": True},
-            "row 2: 'id', which identifies the rows, is the same as in row 1: name a column whose values differ with key=",
-        ),
+        ([{"prompt": "a", "id": 1}] * 2, {"key": "id", "strict": True}, "row 2: 'id', which identifies the rows, is the same as in row 1: name a column whose values differ with key="),
+        (ROWS, {"prompt": "txt"}, "and prompt= names 'txt'; did you mean 'text'?"),
+        (ROWS, {}, "e.g. paceline.run(rows, ..., model='gpt-5', prompt='text')"),
     ],
-)
+)  # fmt: skip
 def test_misuse(ask, rows, options, message):
     with pytest.raises(paceline.PacelineError) as caught:
         ask(rows, **options)
@@ -183,15 +181,6 @@ class Reply(pydantic.BaseModel):
 
 
 SCHEMA = {"type": "object", "properties": {"number": {"type": "integer"}}, "required": ["number"]}
-
-
-def test_an_unknown_form_is_told_in_python(ask):
-    with pytest.raises(UnknownFormError) as caught:
-        ask(ROWS, prompt="txt")
-    assert "and prompt= names 'txt'; did you mean 'text'?" in str(caught.value)
-    with pytest.raises(UnknownFormError) as caught:
-        ask(ROWS)
-    assert str(caught.value).endswith("e.g. paceline.run(rows, ..., model='gpt-5', prompt='text')")
 
 
 @pytest.mark.parametrize(("given", "sent"), [(1.0, 1), (1.5, "1.5"), (dt.date(2026, 11, 27), "2026-11-27"), ("a", "a")])
