@@ -14,6 +14,8 @@ from paceline.batch.gates import HANDFUL
 from paceline.batch.progress import LineView
 from paceline.core.results import SettingsError
 
+pytestmark = pytest.mark.usefixtures("short_probes")
+
 SOON = {"breaker": {"first_pause_s": 0.01, "pause_s": 0.01}, "retry": {"backoff_s": 0.01}}
 KEYS = {"OPENAI_API_KEY": "k", "GEMINI_API_KEY": "a-gemini-key"}
 
