@@ -444,16 +444,12 @@ class TestJournal:
         """A kill would lose all values."""
         journal, seen = tmp_path / "answers.db", []
 
-        def spoil():
-            journal.unlink()
-
         async def call(number):
             if number == 5:
-                spoil()
+                journal.unlink()
                 await asyncio.sleep(100)
-                db = sqlite3.connect(journal)
-                seen.extend(db.execute("SELECT count(*) FROM entries").fetchone())
-                db.close()
+                with closing(sqlite3.connect(journal)) as db:
+                    seen.extend(db.execute("SELECT count(*) FROM entries").fetchone())
             return number
 
         run_virtual(quiet(call, range(6), journal=journal)._collected(), ManualClock())
@@ -733,8 +729,7 @@ class TestProgress:
         assert log.handlers == before
 
     async def test_a_program_with_a_handler_has_all_lines(self, capsys):
-        seen = logging.Handler()
-        lines = []
+        seen, lines = logging.Handler(), []
         seen.emit = lambda record: lines.append(record.getMessage())
         log = logging.getLogger("paceline")
         log.addHandler(seen)

@@ -28,10 +28,8 @@ class Gateway:
 
     def __init__(self, folder, root, limits=None):
         lines = [f'[upstreams.{name}]\nbase_url = "{root}"' for name in PROVIDERS]
-        lines += [
-            "[limits]",
-            *(f"{json.dumps(pool)} = {json.dumps(quotas)}" for pool, quotas in (limits or WIDE).items()),
-        ]
+        rows = (f"{json.dumps(pool)} = {json.dumps(quotas)}" for pool, quotas in (limits or WIDE).items())
+        lines += ["[limits]", *rows]
         folder = Path(folder)
         (folder / "gateway.toml").write_text("\n".join(lines) + "\n")
         command = [str(Path(sys.executable).with_name("paceline")), "serve", "--port", "0", "--keys", "keys.json"]

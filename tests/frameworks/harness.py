@@ -111,10 +111,8 @@ def crowd_row(start, package, over, pool, calls, *, dialect=""):
     """
     provider, _, model = pool.partition("/")
     quotas = BUSY_OF.get(provider, BUSY)
-    world, limiter = (
-        start(limits={model: quotas}, latency_s=0.05, dialect=dialect),
-        paceline.Limiter({f"{provider}/*": quotas}),
-    )
+    world = start(limits={model: quotas}, latency_s=0.05, dialect=dialect)
+    limiter = paceline.Limiter({f"{provider}/*": quotas})
     with paceline.instrument(limiter, provider=provider):
         crowd(*calls(world))
     return row(package, over, limiter, world, model, pool)

@@ -224,11 +224,8 @@ def test_the_login_of_a_program_passes_if_asked_for(tmp_path, name):
     program, settings = tmp_path / name, tmp_path / "p.toml"
     program.write_text(SENDS)
     program.chmod(0o755)
-    answer = {
-        "usage": {"input_tokens": 9, "output_tokens": 1},
-        "content": [{"type": "text", "text": "hi"}],
-        "output": [{"type": "message"}],
-    }
+    answer = {"content": [{"type": "text", "text": "hi"}], "usage": {"input_tokens": 9, "output_tokens": 1}}
+    answer["output"] = [{"type": "message"}]
     with OddServer(lambda *_: (200, JSON, answer)) as server:
         at = f'base_url = "{server.base_url}"'
         settings.write_text(f"[upstreams.anthropic]\n{at}\n[upstreams.chatgpt]\n{at}\n")

@@ -122,11 +122,8 @@ def test_what_caches_and_their_order_save(show):
     page.wait_for_selector("article .cache:not([hidden])")
     last = page.locator("#answers > div").last.inner_text().splitlines()
     assert last[1:] == ["120k", "62 % of the input came from prompt caches"]
-    text = page.inner_text("article .cache:not([hidden])")
-    assert (
-        text
-        == "Prompt cache: 62 % of the input came from it. The order by it saved 120k tokens: 3 requests went first."
-    )
+    said = "Prompt cache: 62 % of the input came from it. The order by it saved 120k tokens: 3 requests went first."
+    assert page.inner_text("article .cache:not([hidden])") == said
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1280, "dark"), (360, "light"), (360, "dark")])
@@ -208,10 +205,8 @@ def test_a_server_that_goes_away_and_comes_back(show):
     page.wait_for_selector("article")
     port = int(server.url.rstrip("/").rpartition(":")[2])
     server.close()
-    until(
-        page,
-        "document.getElementById('connection').textContent.startsWith('No answer from the server: what is shown is from ')",
-    )
+    said = "No answer from the server: what is shown is from "
+    until(page, f"document.getElementById('connection').textContent.startsWith('{said}')")
     assert page.title() == "no answer - paceline"
     again = limiter.serve_status(port=port)
     try:

@@ -42,11 +42,8 @@ class TestOpenAI:
 
     @pytest.mark.parametrize("tools", [False, True])
     def test_responses(self, client, tools):
-        given = (
-            {"tools": [{"type": "function", "name": TOOL["name"], "parameters": SCHEMA, "strict": True}]}
-            if tools
-            else {}
-        )
+        tool = {"type": "function", "name": TOOL["name"], "parameters": SCHEMA, "strict": True}
+        given = {"tools": [tool]} if tools else {}
         answer = client.responses.create(model="gpt-5", input="Hi", store=False, **given)
         with client.responses.stream(model="gpt-5", input="Hi", **given) as stream:
             streamed = stream.get_final_response()

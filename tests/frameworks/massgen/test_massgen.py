@@ -142,10 +142,8 @@ class TestFifty:
     def test_every_call_is_paced_and_none_refused(self, fifty):
         """Three calls for each agent, whose model calls no tools."""
         tally = fifty["tally"]
-        assert {model: pool["admitted"] for model, pool in tally["pools"].items()} == {
-            "gemini-2.5-flash": 150,
-            "gpt-4o-mini": 15,
-        }
+        admitted = {model: pool["admitted"] for model, pool in tally["pools"].items()}
+        assert admitted == {"gemini-2.5-flash": 150, "gpt-4o-mini": 15}
         assert tally["refused_total"] == 0
         assert "paceline exec: gemini/gemini-2.5-flash: 150 requests, 0 refused" in fifty["said"]
         assert "paceline exec: starts/gemini: 50 requests, 0 refused" in fifty["said"]
