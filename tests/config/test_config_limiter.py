@@ -44,54 +44,51 @@ class TestTimeout:
             await limiter.acquire("jobs")
 
 
-class TestLearning:
-    @pytest.mark.parametrize(("settings", "period_s", "limit"), [
-        ({"learn": "up"}, 60.0, 700),
-        ({"learn": True}, 60.0, 500),
-        ({"learn": False}, 60.0, 500),
-        ({"learn": "up", "min_interval_s": 0.05}, None, 700),  # it leaves clear which quota a header without a period means
-    ])  # fmt: skip
-    def test_headers_change_limits_only_if_they_may(self, settings, period_s, limit):
-        limiter = limiter_of(ManualClock(), limits={"openai/gpt-5": {"rpm": 500}}, **settings)
-        permit = limiter.acquire("openai/gpt-5").wait()
-        stated = Reading("requests", 700.0, 699.0, None, period_s)
-        limiter.pacer.pools.scheduler("openai/gpt-5").observe([stated], permit.reservation)
-        (quota,) = limiter.status()["pools"]["openai/gpt-5"]["quotas"]
-        assert quota["limit"] == limit
+@pytest.mark.parametrize(("settings", "period_s", "limit"), [
+    ({"learn": "up"}, 60.0, 700),
+    ({"learn": True}, 60.0, 500),
+    ({"learn": False}, 60.0, 500),
+    ({"learn": "up", "min_interval_s": 0.05}, None, 700),  # it leaves clear which quota a header without a period means
+])  # fmt: skip
+def test_headers_change_limits_only_if_they_may(settings, period_s, limit):
+    limiter = limiter_of(ManualClock(), limits={"openai/gpt-5": {"rpm": 500}}, **settings)
+    permit = limiter.acquire("openai/gpt-5").wait()
+    stated = Reading("requests", 700.0, 699.0, None, period_s)
+    limiter.pacer.pools.scheduler("openai/gpt-5").observe([stated], permit.reservation)
+    (quota,) = limiter.status()["pools"]["openai/gpt-5"]["quotas"]
+    assert quota["limit"] == limit
 
 
-class TestEstimates:
-    def test_the_factor_is_the_margin_until_and_after_learning(self):
-        limiter = limiter_of(ManualClock(), estimate_factor=1.5)
-        lessons = limiter.pacer.calibrations.of(*MODEL)
-        assert lessons.input.apply(1_000) == 1_500
-        for _ in range(200):
-            lessons.learn(input_estimate=1_000, input_tokens=500, max_output_tokens=100, output_tokens=10)
-        assert limiter.pacer.calibrations.of(*MODEL) is lessons
-        assert lessons.input.apply(1_000) == pytest.approx(750, rel=0.01)
+def test_the_factor_of_estimates_is_the_margin_until_and_after_learning():
+    limiter = limiter_of(ManualClock(), estimate_factor=1.5)
+    lessons = limiter.pacer.calibrations.of(*MODEL)
+    assert lessons.input.apply(1_000) == 1_500
+    for _ in range(200):
+        lessons.learn(input_estimate=1_000, input_tokens=500, max_output_tokens=100, output_tokens=10)
+    assert limiter.pacer.calibrations.of(*MODEL) is lessons
+    assert lessons.input.apply(1_000) == pytest.approx(750, rel=0.01)
 
 
-class TestRetry:
-    def test_a_batch_is_patient_unless_told_otherwise(self):
-        said = {"retry": {"backoff_s": 2, "max_elapsed_s": 50}, "max_attempts": 3}
-        retry = limiter_of(ManualClock(), patient=True, **said).pacer.retry
-        assert (retry.max_attempts, retry.backoff_s, retry.max_elapsed_s, retry.faults) == (3, 2, 50, True)
-        retry = limiter_of(ManualClock(), **said).pacer.retry
-        assert (retry.max_attempts, retry.faults, retry.max_retry_after_s) == (3, False, 300)
-
-    def test_breaker(self):
-        assert limiter_of(ManualClock(), breaker=False).pacer.health.policy is None
-        assert limiter_of(ManualClock(), breaker={"failures": 2}).pacer.health.policy == paceline.BreakerPolicy(2, 60.0)
+def test_a_batch_is_patient_unless_told_otherwise():
+    said = {"retry": {"backoff_s": 2, "max_elapsed_s": 50}, "max_attempts": 3}
+    retry = limiter_of(ManualClock(), patient=True, **said).pacer.retry
+    assert (retry.max_attempts, retry.backoff_s, retry.max_elapsed_s, retry.faults) == (3, 2, 50, True)
+    retry = limiter_of(ManualClock(), **said).pacer.retry
+    assert (retry.max_attempts, retry.faults, retry.max_retry_after_s) == (3, False, 300)
 
 
-class TestLimits:
-    def test_a_store_is_opened_for_a_program_and_chosen_by_a_batch(self, tmp_path):
-        said = {"store": f"sqlite:{tmp_path}/s.db", "limits": {"jobs": "1 requests/day"}}
-        program = limiter_of(paceline.limiter.limiter.SYSTEM_CLOCK, **said)
-        assert program.acquire("jobs").wait()
-        assert program.status()["pools"]["jobs"]["store"]["state"] == "joined"
-        program.close()
-        assert "store" not in limiter_of(ManualClock(), patient=True, **said).pacer.pools.scheduler("jobs").status()
+def test_a_breaker_is_off_or_as_it_is_set():
+    assert limiter_of(ManualClock(), breaker=False).pacer.health.policy is None
+    assert limiter_of(ManualClock(), breaker={"failures": 2}).pacer.health.policy == paceline.BreakerPolicy(2, 60.0)
+
+
+def test_a_store_is_opened_for_a_program_and_chosen_by_a_batch(tmp_path):
+    said = {"store": f"sqlite:{tmp_path}/s.db", "limits": {"jobs": "1 requests/day"}}
+    program = limiter_of(paceline.limiter.limiter.SYSTEM_CLOCK, **said)
+    assert program.acquire("jobs").wait()
+    assert program.status()["pools"]["jobs"]["store"]["state"] == "joined"
+    program.close()
+    assert "store" not in limiter_of(ManualClock(), patient=True, **said).pacer.pools.scheduler("jobs").status()
 
 
 def test_a_tier_without_a_provider_is_that_of_the_only_one_the_limits_name(tmp_path):
@@ -121,18 +118,18 @@ async def test_the_documentation_describes_the_pools_of_settings(clock):
     assert [name for name in pools if f"`{name}`" not in text] == ["openai/gpt-5"]
 
 
-class TestUsable:
-    @pytest.mark.parametrize("share", [0, -1, 1.01, "much", True, float("nan")])
-    def test_what_is_no_share(self, share):
-        with pytest.raises(SettingsError, match=r"usable: .*: it must be a share from 0.001 to 1"):
-            limiter_of(ManualClock(), usable=share)
-        with pytest.raises(SettingsError, match=r"usable is .*: it must be a share from 0.001 to 1"):
-            Limiter(usable=share)
+@pytest.mark.parametrize("share", [0, -1, 1.01, "much", True, float("nan")])
+def test_what_is_no_share(share):
+    with pytest.raises(SettingsError, match=r"usable: .*: it must be a share from 0.001 to 1"):
+        limiter_of(ManualClock(), usable=share)
+    with pytest.raises(SettingsError, match=r"usable is .*: it must be a share from 0.001 to 1"):
+        Limiter(usable=share)
 
-    def test_it_is_in_the_status_beside_the_part_of_the_limit(self):
-        limiter = limiter_of(ManualClock(), limits={"openai/m": "30k tokens/min"}, usable=0.85)
-        (quota,) = limiter.status()["pools"]["openai/m"]["quotas"]
-        assert (quota["quota"], quota["limit"], quota["usable"]) == ("25.5k tokens/min", 25_500, 0.85)
+
+def test_a_usable_share_is_in_the_status_beside_the_part_of_the_limit():
+    limiter = limiter_of(ManualClock(), limits={"openai/m": "30k tokens/min"}, usable=0.85)
+    (quota,) = limiter.status()["pools"]["openai/m"]["quotas"]
+    assert (quota["quota"], quota["limit"], quota["usable"]) == ("25.5k tokens/min", 25_500, 0.85)
 
 
 FILE = """

@@ -594,48 +594,48 @@ async def test_calls_that_wait_for_a_permit_at_a_failure_send_nothing(sync, late
     assert sent == [0]
 
 
-class TestThreads:
-    async def test_a_thread_that_waits_sends_nothing_after_the_end(self):
-        """Its permit is given back."""
-        limiter = paceline.Limiter({"jobs": "1 concurrency"})
-        sent, ended = [], threading.Event()
+async def test_a_thread_that_waits_sends_nothing_after_the_end():
+    """Its permit is given back."""
+    limiter = paceline.Limiter({"jobs": "1 concurrency"})
+    sent, ended = [], threading.Event()
 
-        def call(number):
-            try:
-                with limiter.acquire("jobs") as permit:
-                    sent.append(number)
-                    permit.settle()
-            finally:
-                ended.set()
-
-        held = await limiter.acquire("jobs")
-        running = asyncio.ensure_future(quiet(call, [1])._collected())
-        await soon(lambda: limiter.status()["pools"]["jobs"]["waiting"])
-        running.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await running
-        held.settle()
-        assert await asyncio.to_thread(ended.wait, BOUND_S)
-        assert sent == []
-        assert limiter.try_acquire("jobs")
-
-    async def test_a_task_that_a_call_has_left_behind_goes_on(self):
-        limiter = paceline.Limiter({"jobs": "1 concurrency"})
-        held = await limiter.acquire("jobs")
-        behind = []
-
-        async def later():
-            async with limiter.acquire("jobs") as permit:
+    def call(number):
+        try:
+            with limiter.acquire("jobs") as permit:
+                sent.append(number)
                 permit.settle()
-            return "sent"
+        finally:
+            ended.set()
 
-        async def call(_):
-            behind.append(asyncio.create_task(later()))
-            await soon(lambda: limiter.status()["pools"]["jobs"]["waiting"])
+    held = await limiter.acquire("jobs")
+    running = asyncio.ensure_future(quiet(call, [1])._collected())
+    await soon(lambda: limiter.status()["pools"]["jobs"]["waiting"])
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    held.settle()
+    assert await asyncio.to_thread(ended.wait, BOUND_S)
+    assert sent == []
+    assert limiter.try_acquire("jobs")
 
-        await quiet(call, [1])
-        held.settle()
-        assert await behind[0] == "sent"
+
+async def test_a_task_that_a_call_has_left_behind_goes_on():
+    limiter = paceline.Limiter({"jobs": "1 concurrency"})
+    held = await limiter.acquire("jobs")
+    behind = []
+
+    async def later():
+        async with limiter.acquire("jobs") as permit:
+            permit.settle()
+        return "sent"
+
+    async def call(_):
+        behind.append(asyncio.create_task(later()))
+        await soon(lambda: limiter.status()["pools"]["jobs"]["waiting"])
+
+    await quiet(call, [1])
+    held.settle()
+    assert await behind[0] == "sent"
 
 
 @pytest.mark.parametrize(

@@ -267,18 +267,18 @@ class TestRoot:
         assert expected(cache, body(user("c"), system=self.system), T0 + 400 * NS) == 500
 
 
-class TestAmount:
-    def test_where_writes_are_not_named_the_whole_input_is_cached_once_some_was_read(self, cache):
-        for read, found in [(0, 0), (256, 1_000)]:
-            prompt = prompt_of(cache, ASKED)
-            prompt.answered(T0, LIFE_NS, 1_000, read, 0)
-            assert expected(cache, ASKED) == found
+def test_where_writes_are_not_named_the_whole_input_is_cached_once_some_was_read(cache):
+    for read, found in [(0, 0), (256, 1_000)]:
+        prompt = prompt_of(cache, ASKED)
+        prompt.answered(T0, LIFE_NS, 1_000, read, 0)
+        assert expected(cache, ASKED) == found
 
-    def test_a_provider_without_a_cache_is_expected_to_have_nothing(self, cache):
-        for _ in range(20):
-            prompt_of(cache, ASKED).answered(T0, LIFE_NS, 1_000, 0, 0)
-        assert expected(cache, ASKED) == 0
-        assert not cache.reported.is_cached
+
+def test_a_provider_without_a_cache_is_expected_to_have_nothing(cache):
+    for _ in range(20):
+        prompt_of(cache, ASKED).answered(T0, LIFE_NS, 1_000, 0, 0)
+    assert expected(cache, ASKED) == 0
+    assert not cache.reported.is_cached
 
 
 class TestDoubt:

@@ -94,22 +94,19 @@ class TestTheFileThatWasAskedFor:
         assert quotas(limiter, name) == expected
 
 
-class TestStatus:
-    def test_the_table_at_the_end(self):
-        status = {
-            "pools": {
-                "openai/gpt-6.1-sol": {
-                    "counts": {"settled": 3, "refused_rate": 2, "refused_capacity": 1},
-                    "wait_s": {"mean": 1.25, "longest": 9.0},
-                    "estimates": {"input_tokens": {"ratio": 1.0625}, "tokens": {"ratio": 1.5}},
-                },
-                "openai/in flight": {"counts": {"settled": 3}, "wait_s": {}, "estimates": {}},
-            }
+def test_the_table_at_the_end():
+    status = {
+        "pools": {
+            "openai/gpt-6.1-sol": {
+                "counts": {"settled": 3, "refused_rate": 2, "refused_capacity": 1},
+                "wait_s": {"mean": 1.25, "longest": 9.0},
+                "estimates": {"input_tokens": {"ratio": 1.0625}, "tokens": {"ratio": 1.5}},
+            },
+            "openai/in flight": {"counts": {"settled": 3}, "wait_s": {}, "estimates": {}},
         }
-        _, row = table.table(
-            status, {"openai/gpt-6.1-sol": 12.0}, {"openai/gpt-6.1-sol": "10 concurrency"}
-        ).splitlines()
-        assert " ".join(row.split()) == "openai/gpt-6.1-sol 3 2 1.2 s 9.0 s 1.062 12 s 10 concurrency"
+    }
+    _, row = table.table(status, {"openai/gpt-6.1-sol": 12.0}, {"openai/gpt-6.1-sol": "10 concurrency"}).splitlines()
+    assert " ".join(row.split()) == "openai/gpt-6.1-sol 3 2 1.2 s 9.0 s 1.062 12 s 10 concurrency"
 
 
 # --- the command line ------------------------------------------------------------------------------------------------

@@ -362,19 +362,18 @@ class TestTheCommand:
         assert "\tnever\t" in run("plan", file, "--limit", "gpt-5=1 requests/day").stdout
 
 
-class TestReplay:
-    def test_a_log_of_a_limiter_in_shadow(self, tmp_path):
-        log = tmp_path / "traffic.jsonl"
-        limiter = paceline.Limiter({"openai/gpt-5": "1 requests/hour"}, shadow=log)
-        for _ in range(30):  # far above the limit, and none waits
-            with limiter.acquire("openai/gpt-5", input_tokens=900, output_tokens=300) as permit:
-                permit.settle(input_tokens=800, output_tokens=100)
-        lines = [json.loads(line) for line in log.read_text().splitlines()]
-        assert len(lines) == 30
-        assert (lines[0]["pool"], lines[0]["input_tokens"], lines[0]["output_tokens"]) == ("openai/gpt-5", 800, 100)
-        done = run("replay", log, "--limit", "gpt-5=10 requests/min", "--json")
-        assert done.exit_code == 0, done.output
-        (made,) = json.loads(done.stdout)["replays"]
-        assert made["calls"] == 30
-        assert made["seconds"] == pytest.approx(121, abs=5)
-        assert made["binds"] == "openai/gpt-5: 10 requests/min"
+def test_a_log_of_a_limiter_in_shadow(tmp_path):
+    log = tmp_path / "traffic.jsonl"
+    limiter = paceline.Limiter({"openai/gpt-5": "1 requests/hour"}, shadow=log)
+    for _ in range(30):  # far above the limit, and none waits
+        with limiter.acquire("openai/gpt-5", input_tokens=900, output_tokens=300) as permit:
+            permit.settle(input_tokens=800, output_tokens=100)
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert len(lines) == 30
+    assert (lines[0]["pool"], lines[0]["input_tokens"], lines[0]["output_tokens"]) == ("openai/gpt-5", 800, 100)
+    done = run("replay", log, "--limit", "gpt-5=10 requests/min", "--json")
+    assert done.exit_code == 0, done.output
+    (made,) = json.loads(done.stdout)["replays"]
+    assert made["calls"] == 30
+    assert made["seconds"] == pytest.approx(121, abs=5)
+    assert made["binds"] == "openai/gpt-5: 10 requests/min"

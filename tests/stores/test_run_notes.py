@@ -273,25 +273,24 @@ class TestTheSum:
         assert run_rows(store)[0][0] == "?[2Jin"
 
 
-class TestWhichRun:
-    def test_the_same_input_in_another_folder_is_the_same_run(self, tmp_path):
-        def name(path, content, shards=3):
-            path.parent.mkdir(exist_ok=True)
-            path.write_bytes(content)
-            with path.open("rb") as file:
-                file.seek(2)
-                found = run_id(str(path), file, shards)
-                assert file.tell() == 2
-            return found
+def test_the_same_input_in_another_folder_is_the_same_run(tmp_path):
+    def name(path, content, shards=3):
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content)
+        with path.open("rb") as file:
+            file.seek(2)
+            found = run_id(str(path), file, shards)
+            assert file.tell() == 2
+        return found
 
-        first = name(tmp_path / "a" / "in.jsonl", b"one\n")
-        assert name(tmp_path / "b" / "in.jsonl", b"one\n") == first
-        others = [
-            name(tmp_path / "a" / "other.jsonl", b"one\n"),
-            name(tmp_path / "a" / "in.jsonl", b"two\n"),
-            name(tmp_path / "a" / "in.jsonl", b"one\n", 4),
-        ]
-        assert len({first, *others}) == 4
+    first = name(tmp_path / "a" / "in.jsonl", b"one\n")
+    assert name(tmp_path / "b" / "in.jsonl", b"one\n") == first
+    others = [
+        name(tmp_path / "a" / "other.jsonl", b"one\n"),
+        name(tmp_path / "a" / "in.jsonl", b"two\n"),
+        name(tmp_path / "a" / "in.jsonl", b"one\n", 4),
+    ]
+    assert len({first, *others}) == 4
 
 
 class Blocked:

@@ -211,17 +211,16 @@ class TestNotOurs:
         assert take(opened()).standings[0].charged == 2 * state["accounts"][0]["charged"]
 
 
-class TestNoRoom:
-    def test_a_full_disk_loses_nothing(self, opened, path):
-        store = opened()
-        take(store)
-        store._open.connection.execute("PRAGMA max_page_count = 4")
-        many = message_of("b" * 50_000, 1, (DAILY,), [0], headroom_s=0.0, wants=[[1.0]])
-        with pytest.raises(StoreError, match=re.escape(f"sqlite:{path}: its disk is full: free some space")):
-            store.exchange("pool", many)
-        assert charged(store) == 1
-        assert len(store.exchange("pool", many).grants) == 1  # the store can write again
-        assert charged(opened()) == 2
+def test_a_full_disk_loses_nothing(opened, path):
+    store = opened()
+    take(store)
+    store._open.connection.execute("PRAGMA max_page_count = 4")
+    many = message_of("b" * 50_000, 1, (DAILY,), [0], headroom_s=0.0, wants=[[1.0]])
+    with pytest.raises(StoreError, match=re.escape(f"sqlite:{path}: its disk is full: free some space")):
+        store.exchange("pool", many)
+    assert charged(store) == 1
+    assert len(store.exchange("pool", many).grants) == 1  # the store can write again
+    assert charged(opened()) == 2
 
 
 class TestDamage:
