@@ -51,16 +51,6 @@ def reach(said):
     return Reach(said.append, again=True)
 
 
-def test_says_it_once(reach, said):
-    for i in range(500):
-        reach.failed(URL, REFUSED, sent_s=10.0 + i, now_s=10.1 + i)
-    assert said == [DOWN]
-    reach.answered(URL, sent_s=600.0, now_s=601.0)
-    reach.answered(URL, sent_s=600.0, now_s=602.0)
-    assert said == [DOWN, UP]
-    assert reach.at_end() == []
-
-
 def test_each_address_for_itself(reach, said):
     reach.failed(URL, REFUSED, 0.0, 1.0)
     reach.failed(OTHER, REFUSED, 0.0, 1.0)
