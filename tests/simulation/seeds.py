@@ -209,13 +209,22 @@ class Checked:
         self.random = random.Random(o.seed + 1)
         ways = {"both": ("requests", "answers"), "requests": ("requests",), "answers": ("answers",)}
         self.sim = Simulation(
-            {o.model: o.true()}, seed=o.seed, net_s=(0.001, o.net_s),
+            {o.model: o.true()},
+            seed=o.seed,
+            net_s=(0.001, o.net_s),
             stalls=[Stall(a, b, ways[way]) for a, b, way in o.stalls],
-            store={"away": o.store_away, "lost": o.store_lost, "steps": o.store_steps}, retry_after=o.retry_after,
-            latency_s=o.latency_s, jitter=0.3, headers=o.headers, body_numbers=o.numbers, other_users=o.others,
-            start_level=o.start_level, settle=o.settle, faults=dict(o.faults),
+            store={"away": o.store_away, "lost": o.store_lost, "steps": o.store_steps},
+            retry_after=o.retry_after,
+            latency_s=o.latency_s,
+            jitter=0.3,
+            headers=o.headers,
+            body_numbers=o.numbers,
+            other_users=o.others,
+            start_level=o.start_level,
+            settle=o.settle,
+            faults=dict(o.faults),
             changes=[{"at_s": at_s, "limits": {o.model: o.true(factor)}} for at_s, factor in o.changes],
-        )  # fmt: skip
+        )
         if o.store_cut:
             self.sim.store.cut["p0"] = o.store_cut
         if o.forget_s:
@@ -223,13 +232,17 @@ class Checked:
         lanes = [paceline.LaneSpec(name, weight, priority) for name, weight, priority in o.lanes]
         self.processes = [
             self.sim.process(
-                quotas={o.model: o.quotas(o.told)}, shared=o.shared, skew_s=o.skews_s[n] if o.skews_s else 0.0,
-                freezes=[Freeze(*freeze) for freeze in o.freezes] if n == 0 else (), source=SourceKind(o.source),
-                lanes=lanes, learn="up" if o.told < 1 else True,
+                quotas={o.model: o.quotas(o.told)},
+                shared=o.shared,
+                skew_s=o.skews_s[n] if o.skews_s else 0.0,
+                freezes=[Freeze(*freeze) for freeze in o.freezes] if n == 0 else (),
+                source=SourceKind(o.source),
+                lanes=lanes,
+                learn="up" if o.told < 1 else True,
                 retry=RetryPolicy(faults=True, max_attempts=50, max_elapsed_s=1e6),
             )
             for n in range(o.processes)
-        ]  # fmt: skip
+        ]
         for process in self.processes:
             self.watch(process)
         self.arrived = 0
