@@ -20,17 +20,16 @@ REFILL_READINGS = 5
 """How many readings show the period of a bucket, if they agree."""
 
 MARGIN = 0.1
-"""A learned period that differs by a smaller share from the known one is the known one. A quota whose
-``remaining + reset x rate`` is above its burst by a larger share is not a bucket, and below it a smaller bucket. With
-0.15 for "above" alone, 229 of 232 worlds with headers were the same."""
+"""What differs by a smaller share is the same. A quota whose ``remaining + reset x rate`` is above its burst by a
+larger share is not a bucket, and below it a smaller bucket. With 0.15 for "above" alone, 229 of 232 worlds with headers
+were the same.
+
+The longest reset of a counter is its period if the readings came for longer than that, and no two of them were further
+apart than it is long. Then the counter has restarted in the meantime. It lacks no more than what was charged within its
+period: else others use it, or its period is longer."""
 
 PERIODS_S = (60.0, 1.0, 10.0, 30.0, 3_600.0, 86_400.0, 5.0, 15.0, 20.0, 300.0, 600.0, 900.0, 1_800.0, 21_600.0)
 """The usual periods, the most usual ones first."""
-
-RENEWAL = 1.2
-"""The longest reset of a counter is its period if the readings came for so many times its length, and no two of them
-were further apart than it is long. Then the counter has restarted in the meantime. It lacks at most so many times what
-was charged within its period: else others use it, or its period is longer."""
 
 ROUNDED_NS = NS
 """By how much a stated instant differs from the true one at most: instants are rounded to whole seconds, up or down."""
@@ -177,16 +176,16 @@ class Refill:
         if gap_s > self._counter.reset_s:
             self._counter = CounterReadings(sent_ns)
             longest_s, gap_s = reset_s, 0.0
-        elif lack > RENEWAL * (charged - charges.well_before(before_ns)) + reading.resolution:
+        elif lack > (1 + MARGIN) * (charged - charges.well_before(before_ns)) + reading.resolution:
             # Another use of it, or a longer period, hides the period. It makes no counter look like a bucket.
             self._counter.since_ns, self._counter.gap_s, longest_s, gap_s = sent_ns, 0.0, reset_s, 0.0
         series, per_s = self._counter, limit / known_s
         series.reset_s, series.gap_s = longest_s, max(series.gap_s, gap_s)
         rough = reading.resolution + (reading.reset_resolution_s + 0.002) * per_s
         series.narrow(low_s, high_s, remaining + reset_s * per_s, rough)
-        if not series.fits_no_bucket or sent_ns - series.since_ns < RENEWAL * longest_s * NS:
+        if not series.fits_no_bucket or sent_ns - series.since_ns < (1 + MARGIN) * longest_s * NS:
             return None
-        return usual(0.97 * longest_s, 1.03 * longest_s + series.gap_s)
+        return usual((1 - MARGIN) * longest_s, (1 + MARGIN) * longest_s + series.gap_s)
 
 
 def fits_bucket(reading: Reading, period_s: float) -> bool:
@@ -206,7 +205,7 @@ def _bounds_s(limit: float, lack: float, reset_s: float, reading: Reading) -> tu
 
 def usual(low_s: float, high_s: float) -> float:
     """The most usual period within the bounds, else their middle."""
-    usual = [period for period in PERIODS_S if 0.99 * low_s <= period <= 1.01 * high_s]
+    usual = [period for period in PERIODS_S if low_s <= period <= high_s]
     return usual[0] if usual else (low_s + high_s) / 2
 
 
