@@ -12,7 +12,7 @@ from typing import NamedTuple
 from paceline.core.changes import What
 from paceline.core.entry import BucketEntry
 from paceline.core.learning.charges import Charges
-from paceline.core.learning.resets import LONGER_PERIOD, MARGIN, TRANSIT_NS, Refill, Restarts
+from paceline.core.learning.resets import LONGER_PERIOD, MARGIN, ROUNDED_NS, TRANSIT_NS, Refill, Restarts
 from paceline.core.meters import Bucket
 from paceline.core.quota import FAR_NS, NS, REQUESTS, Quota, ns_per_unit
 from paceline.core.results import Reading, Refusal, RefusalKind
@@ -25,10 +25,6 @@ HEADROOM_TEST_NS, LEFT_MIN_NS = 10 * NS, NS // 10
 provider has left, by its headers. The headroom is halved if with half of it so much would still have been left. It
 stays if more than twice the headroom was left at all times, because then the quota was not in demand. A late attempt,
 and a refusal that raises the headroom, begin the test again."""
-
-COUNTER_PART, COUNTER_NS = 20, 2 * NS
-"""A bucket asks to wait until it has refilled the refused amount. A refusal is a counter's if it asks to wait longer,
-by more than the refill of one part in ``COUNTER_PART`` of the burst and ``COUNTER_NS`` together."""
 
 EPOCHS_MAX = 1_000_000
 """How far the epoch moves when the store begins a new shared ledger. A new one counts its epochs from 0, and none of
@@ -523,11 +519,10 @@ class QuotaTracker:
     def asks_like_a_counter(self, asked_s: float, amount: float) -> bool:
         """Whether a refusal asks to wait longer than until a bucket has refilled ``amount``.
 
-        Then it asks to wait until a counter restarts.
+        Then it asks to wait until a counter restarts. The wait is rounded, and the burst known to ``MARGIN``.
         """
         bucket = self.entry.meter
-        refill_ns = math.ceil(amount * bucket.ns_per_unit)
-        return asked_s * NS > refill_ns + bucket.quota.burst * bucket.ns_per_unit / COUNTER_PART + COUNTER_NS
+        return asked_s * NS > (amount + MARGIN * bucket.quota.burst) * bucket.ns_per_unit + ROUNDED_NS
 
     def _blame_burst(self, now_ns: int, sent_ns: int, note: Note, amount: float) -> None:
         """Lower the burst cap to what was used when the attempt was refused, if the bucket should have had enough left.
