@@ -17,8 +17,9 @@ from paceline.core.meters import Bucket
 from paceline.core.quota import FAR_NS, NS, REQUESTS, Quota, ns_per_unit
 from paceline.core.results import Reading, Refusal, RefusalKind
 
-HEADROOM_S, HEADROOM_MIN_S, HEADROOM_MAX_S = 1.0, 0.25, 4.0
-"""An adaptive headroom at the start, and its bounds, in seconds of refill."""
+HEADROOM_S, HEADROOM_MIN_S, HEADROOM_MAX_S = 1.0, TRANSIT_NS / NS, 4.0
+"""An adaptive headroom at the start, and its bounds, in seconds of refill: attempts may come together that were sent
+within ``TRANSIT_NS``."""
 
 HEADROOM_TEST_NS, LEFT_MIN_NS = 10 * NS, NS // 10
 """The length of a test of an adaptive headroom, and what must be left. The test looks for the least refill that the
@@ -37,15 +38,12 @@ next one is near it, if a limit is the reason: then there is no second such fall
 APART_S = 4.0
 """Two refusals at least this far apart show the rate between them: the level at the server was about zero at both."""
 
-CEILING_PART = 0.97
-"""A ceiling is set to this part of that rate. With the whole of it, refusals were twice as frequent, for 0.3 % of
-speed."""
-
 CLIMB = 0.02
-"""By how much a learned ceiling climbs within the time between the two refusals, so that it climbs more slowly after a
-longer time. It climbs faster the longer there is no refusal."""
+"""A ceiling is set so much below that rate, and climbs by as much within the time between the two refusals, so that it
+climbs more slowly after a longer time. It climbs faster the longer there is no refusal. If it is set to the whole rate,
+refusals are twice as frequent, for 0.3 % of speed."""
 
-CLIMB_NS = NS // 2
+CLIMB_NS = NS
 """The shortest time between two steps of a climb."""
 
 SLOW_DOWN_CLIMB_S = 2_200.0
@@ -128,9 +126,9 @@ class CeilingTracker:
         if now_ns - self.climbed_ns < CLIMB_NS:
             return None
         # Idle time does not count: a pool in demand sends such an attempt at least once in twice the time of its
-        # refill. At least 1 s counts, because many small attempts come between two steps.
-        demand_s = max(2 * amount * m.ns_per_unit / NS, 1.0)
-        step_s = min((now_ns - self.climbed_ns) / NS, demand_s)
+        # refill. At least the time of a step counts, because many small attempts come between two steps.
+        demand_ns = max(2 * amount * m.ns_per_unit, CLIMB_NS)
+        step_s = min(now_ns - self.climbed_ns, demand_ns) / NS
         self.climbed_ns = now_ns
         self._busy_s += step_s
         gain = CLIMB * step_s / self._climb_s * (1 if self._steady else 1 + self._busy_s / 60)
@@ -567,7 +565,7 @@ class QuotaTracker:
         share = self.rate.share(sent_ns, admitted, true, self.entry.meter.quota.rate)
         if share is not None and share < self.entry.meter.ceiling:
             least = CUT_LEAST * self.entry.meter.ceiling
-            ceiling = max(CEILING_PART * share, least)
+            ceiling = max((1 - CLIMB) * share, least)
             self.rate.fall(share, ceiling, self.entry.meter.ceiling)
             if share < least and self.entry.meter.bursts and not self.refill.sure:
                 self.rate.first = None
