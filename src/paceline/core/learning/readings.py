@@ -16,10 +16,9 @@ from paceline.core.meters import Meter, Named, Restarting, Window
 from paceline.core.quota import NS, Rule
 from paceline.core.results import LEARNED, LIMIT_MAX, LIMIT_MIN, WAIT_MAX_S, Basis, Reading, Reservation
 
-OPENING_TIMES, OPENING_PART = 20, 0.25
-"""A counter opens at once if it restarts in less than a quarter of its period, and before so many times the time of an
-answer is over, as each answer shows: the first one is one of the fastest. What is not used of the window is lost. One
-that has more time opens gently."""
+OPENING_PART = 0.25
+"""A counter opens at once if it restarts in less than this part of its period: what is not used of the window is lost.
+One that has more time opens gently."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,8 +251,7 @@ class Readings:
         own = amounts[index] if index < len(amounts) else 0.0
         least, most = tracker.used_by(sent_ns, own, lack)
         is_over = restarts.high_ns <= now_ns
-        soon_ns = min(OPENING_TIMES * (now_ns - sent_ns), OPENING_PART * m.quota.period_s * NS)
-        is_soon = restarts.high_ns - now_ns < soon_ns
+        is_soon = restarts.high_ns - now_ns < OPENING_PART * m.quota.period_s * NS
         if not isinstance(m, Restarting):
             started_ns = restarts.low_ns - (0 if is_over else round(m.quota.period_s * NS))
             used = tracker.admitted_since(started_ns)
