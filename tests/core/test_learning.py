@@ -17,6 +17,7 @@ from paceline.core.pool import Pool
 from paceline.core.queue import Waiter
 from paceline.core.quota import NS, parse_quotas
 from paceline.core.results import Basis, Reading, Refusal, RefusalKind, Reservation, Source, SourceKind
+from paceline.core.unstated.in_flight import FULL_MAX_N
 from paceline.pacing.status import report
 
 T0 = 1_700_000_000 * NS
@@ -514,7 +515,7 @@ class TestGuesses:
         for _ in range(10):
             pool.refuse(T0, pool.try_grant(T0, Waiter({})), Refusal(RefusalKind.RATE, unit="concurrency"), 0.0)
             rounds.append(guess.rounds)
-        assert rounds == [1, 2, 4, 8, 16, 32, 64, 128, 160, 160]
+        assert rounds == [1, 2, 4, 8, 16, 32, 64, FULL_MAX_N, FULL_MAX_N, FULL_MAX_N]
         assert amount_of(pool) == 1
 
     def test_given_slots_that_others_hold_are_lowered_and_come_back_one_by_one(self):

@@ -21,6 +21,7 @@ from paceline.core.ledger import Ledger
 from paceline.core.meters import Slots
 from paceline.core.quota import NS, Rule
 from paceline.core.results import LEARNED, Reservation, Source, SourceKind
+from paceline.core.unstated.in_flight import FULL_MAX_N
 
 STALL_NS = 60 * NS
 """The user is told of a guess that makes a request wait longer."""
@@ -30,10 +31,6 @@ SHARE = 1 / 8
 
 SLOTS_MAX = 512
 """The most slots that a number which a refusal has named is raised to."""
-
-ROUNDS_MAX = 160
-"""Slots are raised by one each time that (factor) x (number of slots) attempts were served. The factor is 1, and each
-refusal after the first one doubles it, up to this number."""
 
 RETEST_NS, RETEST_TIMES = 300 * NS, 12
 """When a lowered limit is tested: after this time, or its period if that is longer. Each further refusal doubles the
@@ -54,7 +51,8 @@ class Guess:
         test_ns: Of a lowered limit, when it is raised next.
         amount: The amount that it was raised to; 0 before.
         step: By how much it was raised last, where the quota would stall; 0 before.
-        rounds: Of slots, the factor of :data:`ROUNDS_MAX`.
+        rounds: Slots are raised by one each time that so many times their number was served. Each refusal after the
+            first one doubles it, up to ``FULL_MAX_N``.
         refused_ns: Of slots, when the last refusal came that counted.
         served: What has been served since it was raised last.
         since_ns: When the first served attempt was sent; 0 before.
@@ -116,7 +114,7 @@ class Guesses:
         if guess is None or not guess.is_bounded:
             guess = self.tested[index] = Guess(before, entry.source)
         else:
-            guess.rounds = min(2 * guess.rounds, ROUNDS_MAX)
+            guess.rounds = min(2 * guess.rounds, FULL_MAX_N)
         first_ns = max(RETEST_NS, round(entry.meter.quota.period_s * NS))
         guess.wait_ns = min(max(2 * guess.wait_ns, first_ns), RETEST_TIMES * first_ns)
         guess.amount, guess.served, guess.test_ns = 0.0, 0.0, now_ns + guess.wait_ns
@@ -153,7 +151,7 @@ class Guesses:
         if sent_ns < guess.refused_ns:  # it says nothing new, and its stated number is no more than it was
             return min(test.most, m.quota.amount)
         if guess.refused_ns:
-            guess.rounds = min(2 * guess.rounds, ROUNDS_MAX)
+            guess.rounds = min(2 * guess.rounds, FULL_MAX_N)
         guess.refused_ns, guess.served = now_ns, 0.0
         return max(min(used, m.quota.amount) if guess.is_bounded else used * 3 // 4, 1.0)
 
