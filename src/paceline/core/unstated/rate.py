@@ -49,7 +49,7 @@ STRIKES = 3
 """So many refusals show what one or two may show by accident: that nothing is admitted, if all attempts since the rate
 changed were refused, or that the number in flight is the reason."""
 
-WAIT_S = 15.0
+WAIT_S = STRIKES * CYCLE_S
 """The longest wait while nothing is admitted, or the time of ``STRIKES`` attempts at the known rate, if that is longer.
 The end of the blocked time is found that late."""
 
