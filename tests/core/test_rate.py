@@ -389,9 +389,13 @@ def test_a_mean_that_several_processes_measure_shows_no_counter(rate):
     assert (window(rate, 20, 30), window(rate, 50, 600), rate.cycle.top) == (0.0, 0.0, 40.0)
 
 
-@pytest.mark.parametrize(("end_s", "asked_s"), [(600, None), (60, 4.0)])
-def test_neither_an_outage_nor_a_stated_wait_shows_a_counter(rate, end_s, asked_s):
-    assert (window(rate, 20, 30, asked_s), window(rate, 50, end_s, asked_s)) == (0.0, 0.0)
+def test_an_outage_shows_no_counter(rate):
+    assert (window(rate, 20, 30), window(rate, 50, 600)) == (0.0, 0.0)
+
+
+def test_a_counter_may_state_when_it_restarts(rate):
+    assert window(rate, 20, 30, asked_s=4.0) == 0.0
+    assert window(rate, 50, 60, asked_s=4.0) == pytest.approx(30, abs=0.1)
 
 
 # -- attempts that were not sent, and refusals with another reason

@@ -590,7 +590,6 @@ class MeasuredRate:
             wait_s = min(wait_s, max(WAIT_S, seconds(self.empty.at_ns, note.sent_ns)))
         elif wait_s > TESTED_MIN_S:
             wait_s = self.block.stated_waits.kept_s(wait_s, again=again)
-        self.block.found = 0.0  # a stated wait measures no counter
         self._block(now_ns, wait_s)
 
     def _block(self, now_ns: int, wait_s: float) -> None:
