@@ -216,7 +216,7 @@ class TestServed:
         assert b"this key was revoked while its request waited" in read(plain, 1)
         assert b'"paceline_key"' in begun + read_until(stream, b"}\n\n")
         assert (len(running.odd.seen), running.pool()["waiting"]) == (1, 0)
-        until(lambda: running.dispatch._bodies.held == 0)
+        until(lambda: running.dispatch._bodies._shares.total == 0)
 
     def test_who_does_not_come_back_goes_without_a_garbage_collection(self, running, key, queue):
         gc.disable()

@@ -105,7 +105,9 @@ PRICES = {"openai/gpt-5": {"input": 1_000.0, "output": 1_000.0}}  # 0.001 a toke
 
 
 def dollars(limiter):
-    return spent(limiter, "budget")["usd"]
+    """What is spent or reserved."""
+    [quota] = pool_of(limiter, "budget")["quotas"]
+    return quota["limit"] - quota["remaining"]
 
 
 @pytest.mark.parametrize("quotas", [TOKENS, f"{TOKENS}, 2 concurrency"])
