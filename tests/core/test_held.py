@@ -49,7 +49,7 @@ def test_what_is_held_stays_where_it_is_while_it_is_not_sent():
 def test_what_is_held_is_counted_once_where_an_answer_states_another_limit():
     levels = []
     for other in (0, 15):
-        capacity = LocalCapacity(ledger_of(), learns=True)
+        capacity = LocalCapacity(ledger_of(gentle=True), learns=True)
         first, _ = (learnt_grant(capacity, units) for units in (20, other))
         assert capacity.learning.readings.observe(T0 + NS, [Reading("units", 50, 45, 6.0, 60.0)], first)
         levels.append(level(capacity.ledger, 1))

@@ -988,7 +988,14 @@ class TestInferredPeriods:
             ("600 requests/min", AGREE, Basis.ASSUMED, []),
             ("600k tokens/min", AGREE, Basis.ASSUMED, []),
         ],
-        ids=["first of its unit", "four agree", "five agree", "they contradict", "assumed", "assumed and first"],
+        ids=[
+            "first of its unit",
+            "four agree",
+            "five agree",
+            "they contradict",
+            "assumed",
+            "assumed, first of its unit",
+        ],
     )
     def test_it_is_added_when_it_is_proved_and_readings_agree(self, given, readings, basis, added):
         pool = ungentle(given)

@@ -253,6 +253,7 @@ class TestStore:
         granted = [waiter for waiter in attempts if isinstance(waiter.outcome, Reservation)]
         assert granted == attempts[:51]  # seven eighths of the 59 that are left
         assert {type(waiter.outcome) for waiter in attempts[51:]} == {WaitUntil}
+        assert store.pool.record.counts["store_lost"] == 1
         store.lose(T0 + NS)
         assert store.pool.record.counts["store_lost"] == 1
 

@@ -21,7 +21,11 @@ OK = (200, "application/json", ANSWER)
 FAULTS = {
     "key": (401, "application/json", '{"error": {"code": "invalid_api_key", "message": "Incorrect API key provided"}}'),
     "capacity": (503, "application/json", '{"error": {"message": "The server is overloaded", "type": "server_error"}}'),
-    "money": (429, "application/json", '{"error": {"code": "insufficient_quota", "message": "It is exceeded"}}'),
+    "money": (
+        429,
+        "application/json",
+        '{"error": {"code": "insufficient_quota", "message": "You exceeded your quota"}}',
+    ),
     "unread": (200, "text/html", "<!doctype html><p>welcome"),
 }
 FIRED = {

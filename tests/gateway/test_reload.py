@@ -63,7 +63,11 @@ class TestKeysOfProviders:
     def test_what_contradicts_is_refused(self, tmp_path):
         for environ, table, said in (
             ({"A": "b"}, {"key_env": "A", "key_file": "b"}, "key_env and key_file are both set"),
-            ({"OPENAI_API_KEY": "a", "OPENAI_API_KEY_FILE": "b"}, {}, "_KEY and OPENAI_API_KEY_FILE are both set"),
+            (
+                {"OPENAI_API_KEY": "a", "OPENAI_API_KEY_FILE": "b"},
+                {},
+                "OPENAI_API_KEY and OPENAI_API_KEY_FILE are both set",
+            ),
             ({}, {"key_file": str(tmp_path / "none")}, "none: cannot be read: "),
             ({}, {"key_env": "A"}, "variable A is not set, nor A_FILE"),
         ):

@@ -132,7 +132,9 @@ ENDED = [
     {"type": "message_stop"},
 ]
 OVERLOADED = [{"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}]
-LIMITED = [{"type": "error", "error": {"type": "rate_limit_error", "message": "It would exceed the rate limit"}}]
+LIMITED = [
+    {"type": "error", "error": {"type": "rate_limit_error", "message": "This request would exceed the rate limit"}}
+]
 
 
 def anthropic_at(server, limiter):

@@ -341,7 +341,11 @@ class TestRefusalsAndRetries:
         retry = records[1]
         fields = ("levelname", "event", "pool", "attempt", "max_attempts", "delay_s", "reason")
         assert [getattr(retry, name) for name in fields] == ["INFO", "rate_limit.retry", POOL, 1, 3, 2.0, "rate"]
-        assert [record.event.partition(".")[2] for record in records[:3]] == ["429_error", "retry", "wait"]
+        assert [record.event for record in records[:3]] == [
+            "rate_limit.429_error",
+            "rate_limit.retry",
+            "rate_limit.wait",
+        ]
 
     async def test_an_attached_client(self, logged, short_probes):
         records = logged(logging.DEBUG)

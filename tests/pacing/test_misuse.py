@@ -57,7 +57,10 @@ def test_closed_in_another_thread_than_it_was_entered_in():
         ({"pages": 1}, r"unknown unit 'pages'; this pool limits requests and tokens$"),  # each unit once
         ({"priority": 5}, "did you mean 'lane'"),
         *[({"timeout": timeout}, "timeout is") for timeout in (float("nan"), -1, 1e300, "2")],
-        *[({"name": name}, "be a text of at most 200 characters, or None") for name in (5, "x" * 201, b"bytes")],
+        *[
+            ({"name": name}, "it must be a text of at most 200 characters, or None")
+            for name in (5, "x" * 201, b"bytes")
+        ],
     ],
 )
 def test_an_argument_that_nobody_can_mean(argument, said):
