@@ -142,8 +142,12 @@ def test_arrows_point_down():
         target = rest.partition(".")[0]
         if root != "paceline" or target in RULES[package] | {package}:
             continue
-        home = "import what you need from its home, not from the package"
-        wrong.append(f"{path.relative_to(SOURCE)}: {f'{package} must not import {module}' if rest else home}")
+        what = (
+            f"{package} must not import {module}"
+            if rest
+            else "import what you need from its home, not from the package"
+        )
+        wrong.append(f"{path.relative_to(SOURCE)}: {what}")
     assert wrong == []
 
 

@@ -207,6 +207,11 @@ class Player:
 
 
 LESSONS: list[list[tuple[Any, Any]]] = [
-    [("shift", 2.5 * NS)], [("shift", -1.5 * NS), ("cap_burst", 3.0)], [("set_ceiling", 0.5), ("epoch", 0.0)],
-    [("set_ceiling", 1.0), ("cap_burst", float("inf"))], [("adopt", 41.0)], [("seen", 2.0)], [("spread", 0.0)],
-]  # fmt: skip
+    [("shift", 2.5 * NS)],
+    [("shift", -1.5 * NS), ("cap_burst", 3.0)],
+    [("set_ceiling", 0.5), ("epoch", 0.0)],
+    [("set_ceiling", 1.0), ("cap_burst", float("inf"))],
+    [("adopt", 41.0)],
+    [("seen", 2.0)],
+    [("spread", 0.0)],
+]

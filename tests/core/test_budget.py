@@ -97,7 +97,9 @@ class World:
     def __init__(self, processes, seed):
         self.luck, self.now_ns, self.shared = random.Random(seed), T0, SharedLedger()
         quotas = [quota("1 usd/day window utc"), THE_SLOT]
-        self.pools = [self.pool(quotas, f"p{n}") for n in range(processes)] or [budget("1 usd/day window utc")]
+        self.pools = (
+            [self.pool(quotas, f"p{n}") for n in range(processes)] if processes else [budget("1 usd/day window utc")]
+        )
         self.flying, self.waiters, self.spent, self.dearest = [], [], 0.0, 0.0
         self.stored = bool(processes)
 

@@ -602,7 +602,8 @@ class Counting:
             return
         self.used.append(self.at_s)
         counts_from_s = {"window": start_s, "oldest": self.used[0], "newest": self.at_s}[self.rule]
-        left, reset_s = self.limit - len(self.used) - self.others, counts_from_s + self.period_s - self.at_s
+        reset_s = counts_from_s + self.period_s - self.at_s
+        left = self.limit - len(self.used) - self.others
         pool.observe(now_ns, [Reading("requests", limit=self.limit, remaining=left, reset_s=reset_s)], reservation)
         pool.settle(now_ns, reservation, {"requests": 1})
 

@@ -20,12 +20,25 @@ anything = st.one_of(
     st.sampled_from([0.0, -1.0, 1e300, -1e300, 5e-324]),
 )
 units = st.sampled_from(["requests", "tokens", "input_tokens", "output_tokens", "pages", "concurrency", ""])
-resolutions = st.one_of(st.just(1.0), st.floats(allow_nan=True))
-numbers = dict.fromkeys(("limit", "remaining", "reset_s", "period_s"), anything)
-readings = st.builds(Reading, unit=units, resolution=resolutions, **numbers)
-kinds = st.sampled_from([RefusalKind.RATE, RefusalKind.GROWTH, RefusalKind.CAPACITY])
-numbers = dict.fromkeys(("retry_after_s", "period_s", "limit", "used", "requested"), anything)
-refusals = st.builds(Refusal, kind=kinds, unit=st.one_of(st.none(), units), **numbers)
+readings = st.builds(
+    Reading,
+    unit=units,
+    limit=anything,
+    remaining=anything,
+    reset_s=anything,
+    period_s=anything,
+    resolution=st.one_of(st.just(1.0), st.floats(allow_nan=True)),
+)
+refusals = st.builds(
+    Refusal,
+    kind=st.sampled_from([RefusalKind.RATE, RefusalKind.GROWTH, RefusalKind.CAPACITY]),
+    retry_after_s=anything,
+    unit=st.one_of(st.none(), units),
+    period_s=anything,
+    limit=anything,
+    used=anything,
+    requested=anything,
+)
 steps = st.lists(st.tuples(st.floats(0, 30), st.one_of(st.lists(readings, max_size=3), refusals)), max_size=25)
 
 

@@ -35,9 +35,10 @@ def most_in_any_period(grants: list[tuple[int, float]], period_ns: int) -> float
     return most
 
 
-# A run is an idle time in hundredths of the period, a backlog of equal costs in hundredths of the amount, and their true cost.
-idle, counts, shares = st.sampled_from([0, 0, 1, 30, 60, 150]), st.sampled_from([1, 1, 1, 5, 60]), st.integers(0, 100)
-runs = st.lists(st.tuples(idle, shares, counts, shares, st.booleans()), max_size=20)
+idle_times = st.sampled_from([0, 0, 1, 30, 60, 150])  # in hundredths of the period
+counts = st.sampled_from([1, 1, 1, 5, 60])
+shares = st.integers(0, 100)  # in hundredths: of the amount for a cost, of what is reserved for a true cost
+runs = st.lists(st.tuples(idle_times, shares, counts, shares, st.booleans()), max_size=20)
 
 
 @pytest.mark.sample(3)

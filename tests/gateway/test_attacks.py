@@ -198,8 +198,13 @@ OTHER_PAGES = [
     [b"origin: https://evil.example"], [b"origin: null"], [b"origin: http://["], [b"sec-fetch-site: cross-site"],
     [b"sec-fetch-site: same-site"], [b"referer: https://evil.example", b"origin: https://localhost.evil.example"],
 ]  # fmt: skip
-PAGES = [(b"GET", path) for path in (b"/openai/v1/models", b"/status", b"/metrics")]
-PAGES += [(b"POST", CHAT), (b"OPTIONS", CHAT)]
+PAGES = [
+    (b"POST", CHAT),
+    (b"OPTIONS", CHAT),
+    (b"GET", b"/openai/v1/models"),
+    (b"GET", b"/status"),
+    (b"GET", b"/metrics"),
+]
 EMPTY = b"content-length: 0"
 REFUSED = {
     "an ambiguous length": ((400, None), [post(CHAT, *lines, body=SMUGGLED, length=False) for lines in LENGTHS]),
@@ -860,9 +865,17 @@ class TestCrowds:
 
     def test_a_hostile_name_forges_nothing(self, serve, upstream, caplog):
         running = serve(upstream.url)
-        forging = ["gpt-5\nINFO forged", 'x"} 1\nforged 1', "<script>alert(1)</script>"]
+        names = [
+            "gpt-5\nINFO forged",
+            'x"} 1\nforged 1',
+            "<script>alert(1)</script>",
+            "../../x",
+            "\u202e",
+            "\ud800",
+            "a" * 5_000,
+        ]
         with caplog.at_level(logging.INFO):
-            for name in (*forging, "../../x", "\u202e", "\ud800", "a" * 5_000):
+            for name in names:
                 got = talk(running.url, post(CHAT, body=json.dumps(chat(model=name)).encode()))
                 assert answers(got)[0] in (200, 429)
         metrics = talk(running.url, get(b"/metrics"))

@@ -119,7 +119,9 @@ class TestPassing:
             def __getattr__(self, name):
                 return getattr(self.transport, name)
 
-        monkeypatch.setattr(protocol.HttpProtocol, "connection_made", lambda own, inner: made(own, Counted(inner)))
+        monkeypatch.setattr(
+            protocol.HttpProtocol, "connection_made", lambda self, transport: made(self, Counted(transport))
+        )
         answer = client.post(serve(Odd(parts, headers)).url + CHAT, json=chat(stream=writes is None))
         assert answer.content == b"".join(parts)
         assert written[0].startswith(b"HTTP/1.1 200 OK\r\n")

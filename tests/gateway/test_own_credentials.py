@@ -49,9 +49,13 @@ class Provider(Stub):
             error = {"type": "insufficient_quota", "code": "insufficient_quota", "message": "You exceeded your quota"}
             return 429, {"x-request-id": "req_7"}, {"error": error}
         if who.endswith("up"):
-            unified = {"status": "rejected", "representative-claim": "seven_day", "7d-utilization": "1.0"}
-            more = {f"anthropic-ratelimit-unified-{name}": value for name, value in unified.items()}
-            more |= {"retry-after": f"{WAIT_S}", "x-should-retry": "true"}
+            more = {
+                "retry-after": f"{WAIT_S}",
+                "x-should-retry": "true",
+                "anthropic-ratelimit-unified-status": "rejected",
+                "anthropic-ratelimit-unified-representative-claim": "seven_day",
+                "anthropic-ratelimit-unified-7d-utilization": "1.0",
+            }
             error = {"type": "rate_limit_error", "message": "This request would exceed your account's rate limit."}
             return 429, more, {"type": "error", "error": error, "request_id": "req_1"}
         if who.endswith("slow"):
@@ -163,8 +167,13 @@ def test_accounts_have_the_same_names_after_a_restart_and_stand_in_the_store_in_
 
 def test_no_credential_is_written_or_shown(serve, upstream, client, tmp_path, caplog):
     caplog.set_level(logging.DEBUG)
-    given = {"limits": {"openai/*": ["100 requests/hour"]}, "store": f"sqlite:{tmp_path / 'store.db'}"}
-    running = serve(upstream, access_log=tmp_path / "access.log", traffic_log=str(tmp_path / "traffic.log"), **given)
+    running = serve(
+        upstream,
+        store=f"sqlite:{tmp_path / 'store.db'}",
+        access_log=tmp_path / "access.log",
+        traffic_log=str(tmp_path / "traffic.log"),
+        limits={"openai/*": ["100 requests/hour"]},
+    )
     keys = (RICH, POOR, "sk-unknown-5e", POOR)
     told = b"".join(ask(client, running, key).content for key in keys)
     told += ask(client, running, LOGIN + "up", MESSAGES, "claude-opus-4-5", x_paceline_timeout="0").content

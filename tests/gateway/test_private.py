@@ -35,9 +35,14 @@ def settings(tmp_path):
 def test_a_provider_with_a_key_is_behind_the_gateway_and_its_key_stays_there():
     found = way({"OPENAI_API_KEY": "sk-real", "HOME": "/home/x"})
     assert servers(found) == {"openai": ("https://api.openai.com", "sk-real")}
-    own = {"PACELINE_GATEWAY": "http://127.0.0.1:7", "PACELINE_KEY": "pk-1", "OPENAI_API_KEY": "pk-1"}
-    addresses = ("OPENAI_BASE_URL", "OPENAI_API_BASE", "OPENAI_API_BASE_URL")
-    assert found.environ("http://127.0.0.1:7", "pk-1") == own | dict.fromkeys(addresses, "http://127.0.0.1:7/openai/v1")
+    assert found.environ("http://127.0.0.1:7", "pk-1") == {
+        "PACELINE_GATEWAY": "http://127.0.0.1:7",
+        "PACELINE_KEY": "pk-1",
+        "OPENAI_API_KEY": "pk-1",
+        "OPENAI_BASE_URL": "http://127.0.0.1:7/openai/v1",
+        "OPENAI_API_BASE": "http://127.0.0.1:7/openai/v1",
+        "OPENAI_API_BASE_URL": "http://127.0.0.1:7/openai/v1",
+    }
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "azure"])
@@ -228,9 +233,11 @@ def login(environ, program="claude", **given):
 
 
 def test_a_login_goes_to_its_provider_and_no_key_is_with_it():
-    tables, groups = {"openai": {}, "both": {"provider": "openai"}}, {"g": {"members": ["openai", "both"]}}
-    environ = {"OPENAI_API_KEY": "k", "CLAUDE_CODE_OAUTH_TOKEN": "t", "API_TIMEOUT_MS": "9"}
-    found = login(environ, upstreams=tables, groups=groups)
+    given = {
+        "upstreams": {"openai": {}, "both": {"provider": "openai"}},
+        "groups": {"g": {"members": ["openai", "both"]}},
+    }
+    found = login({"OPENAI_API_KEY": "k", "CLAUDE_CODE_OAUTH_TOKEN": "t", "API_TIMEOUT_MS": "9"}, **given)
     assert servers(found) == {"anthropic": ("https://api.anthropic.com", "")}
     changed = found.environ("http://127.0.0.1:7", "pk-1")
     assert changed.pop("ANTHROPIC_BASE_URL") == "http://127.0.0.1:7/pk-1/anthropic"
@@ -313,8 +320,12 @@ def test_what_a_login_sends_passes_byte_for_byte_and_the_key_in_its_path_is_nowh
             )
             key, place = environ[KEY], base.partition(environ[KEY])[2]
             own = {"authorization": "Bearer sk-ant-oat01-mine", "chatgpt-account-id": "acc", "cookie": "a=1"}
-            posted = "/v1/messages?beta=true", "/responses", "/v1/messages/count_tokens"
-            asked = [("GET", "/api/oauth/usage"), *(("POST", path) for path in posted)]
+            asked = [
+                ("POST", "/v1/messages?beta=true"),
+                ("POST", "/responses"),
+                ("GET", "/api/oauth/usage"),
+                ("POST", "/v1/messages/count_tokens"),
+            ]
             for method, path in asked:
                 assert client.request(method, base + path, json=chat(), headers=own).status_code == 200
             for wrong in ("pk-wrong", key[:-1], key + "x", "pk-"):

@@ -145,8 +145,13 @@ class TestCertificate:
     @pytest.fixture
     def settings(self, tmp_path):
         """Settings with a certificate in a file."""
-        tls = {"certificate": tmp_path / "cert.pem", "private_key": tmp_path / "key.pem"}
-        return ProcessSettings(config=Config.load(environ={}), keys=tmp_path / "keys.json", host="127.0.0.1", **tls)
+        return ProcessSettings(
+            config=Config.load(environ={}),
+            keys=tmp_path / "keys.json",
+            host="127.0.0.1",
+            certificate=tmp_path / "cert.pem",
+            private_key=tmp_path / "key.pem",
+        )
 
     def test_new_connections_have_the_new_one_and_old_ones_go_on(self, tmp_path, settings, monkeypatch, caplog):
         monkeypatch.setattr(stamps, "LOOK_S", 0.0)

@@ -126,7 +126,9 @@ class TestSuccession:
             signals = []
             monkeypatch.setattr(sys, "orig_argv", ["python", "-c", code])
             kill, me = os.kill, os.getpid()
-            monkeypatch.setattr(os, "kill", lambda pid, sent: signals.append(sent) if pid == me else kill(pid, sent))
+            monkeypatch.setattr(
+                os, "kill", lambda pid, number: signals.append(number) if pid == me else kill(pid, number)
+            )
             with caplog.at_level(logging.WARNING), listen("127.0.0.1", 0) as listener:
                 succession = Succession(listener)
                 succession.begin()

@@ -285,8 +285,11 @@ def test_a_key_with_a_budget_has_each_field_once():
     assert check(f"openai {CHAT}", '{"model": "cheap", "model": "dear"}'.encode("utf-16"), key=budget) == "twice"
     form = [(b"content-type", b"multipart/form-data; boundary=B")]
     for name in (b"model", b"n"):
-        both = [part(b'name="%s"' % name, value) for value in (b"1", b"2")]
-        twice = b"".join([part(b'name="file"; filename="a"', b"x" * 40_000), *both])
+        twice = (
+            part(b'name="file"; filename="a"', b"x" * 40_000)
+            + part(b'name="%s"' % name, b"1")
+            + part(b'name="%s"' % name, b"2")
+        )
         for headers in (form, []):
             assert check("openai /v1/images/edits", twice + b"--B--\r\n", headers=headers, key=budget) == "twice"
             assert check("openai /v1/images/edits", twice, headers=headers, key=budget) == "unread"
@@ -364,7 +367,8 @@ def test_a_list_of_models_has_those_alone_that_the_key_may_use(serve, client, ke
         assert f"/v1/models/{FOREIGN}" not in asked
 
 
-BEDROCK, GEMINI = "bedrock-runtime.us-east-1.amazonaws.com", (":generateContent", ":countTokens")
+BEDROCK = "bedrock-runtime.us-east-1.amazonaws.com"
+GEMINI_MODEL = "models/gemini-2.5-pro"
 
 
 @pytest.mark.parametrize(
@@ -372,8 +376,8 @@ BEDROCK, GEMINI = "bedrock-runtime.us-east-1.amazonaws.com", (":generateContent"
     [
         (BEDROCK, "/model/anthropic.claude-opus-5-5-v1:0", "/converse", "/count-tokens"),
         (BEDROCK, f"/model/{PROFILE}", "/converse", "/count-tokens/"),
-        ("generativelanguage.googleapis.com", "/v1beta/models/gemini-2.5-pro", *GEMINI),
-        ("aiplatform.googleapis.com", "/v1/publishers/google/models/gemini-2.5-pro", *GEMINI),
+        ("generativelanguage.googleapis.com", f"/v1beta/{GEMINI_MODEL}", ":generateContent", ":countTokens"),
+        ("aiplatform.googleapis.com", f"/v1/publishers/google/{GEMINI_MODEL}", ":generateContent", ":countTokens"),
     ],
 )
 def test_tokens_are_counted_for_the_models_that_a_key_may_ask(host, path, asks, counts):

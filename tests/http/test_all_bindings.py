@@ -85,9 +85,8 @@ def test_no_request_is_refused_and_a_stray_one_is_announced(paceline_emulator, c
     assert (tally["admitted"], tally["refused_total"]) == (7 * EACH, 0)
     assert pool["counts"] == {"granted": 7 * EACH, "settled": 7 * EACH}
     charges = tally["pools"]["gpt-5"]["charges"]
-    assert [spent(limiter)[unit] for unit in ("requests", "tokens")] == [
-        charges[unit] for unit in ("requests", "tokens")
-    ]
+    for unit in ("requests", "tokens"):
+        assert spent(limiter)[unit] == charges[unit]
     rows = limiter.status()["unpaced"]
     assert [(row["host"], row["kind"], row["count"]) for row in rows] == [
         ("api.openai.com", "POST /v1/videos", 2),

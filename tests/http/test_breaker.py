@@ -86,7 +86,8 @@ async def test_what_sdks_retry_is_retried_for_those_who_have_none(clock, faults,
 
 @virtual
 async def test_an_error_that_a_transport_keeps_has_its_traceback_after_a_retry(clock):
-    error, limiter = httpx2.ReadError("broke"), limiter_of(clock, retry=paceline.RetryPolicy(faults=True))
+    error = httpx2.ReadError("broke")
+    limiter = limiter_of(clock, retry=paceline.RetryPolicy(faults=True))
     async with client(limiter, Script(clock, host=[error]), "host") as http:
         assert await post(http) == 200
     assert error.__traceback__ is not None

@@ -42,6 +42,7 @@ which four tokens are text. ``told``: whether the answer reports the usage, or `
 ANTHROPIC = {"api": "anthropic"}
 ADVISOR = {"tools": [{"type": "advisor_20260301", "model": "dear"}]}
 ADVISED = ANTHROPIC | {"most": 1_000, "used": 20_000, "dear": True, "more": ADVISOR}
+SECOND_MAXIMUM = {"max_completion_tokens": 6_000}
 FALLBACKS = {"fallbacks": [{"model": "fine"}, {"model": "dear", "max_tokens": 6_000}]}
 SHAPES = {
     "a large maximum, nearly used": {},
@@ -95,8 +96,7 @@ SHAPES = {
     "anthropic, usage without output": ANTHROPIC | {"told": "input"},
     "anthropic, usage without output, a stream": ANTHROPIC | {"told": "input", "stream": True},
     "gemini, usage without output": {"api": "gemini", "told": "input"},
-    "two maximums, the smaller first": ANTHROPIC
-    | {"most": 100, "used": 5_000, "more": {"max_completion_tokens": 6_000}},
+    "two maximums, the smaller first": ANTHROPIC | {"most": 100, "used": 5_000, "more": SECOND_MAXIMUM},
     "a month and a day": {"budget": "1 usd/day, 1.5 usd/month"},
     "a budget that refills": {"budget": "1 usd/1000hour"},
     "two processes": {"limiters": 2},
@@ -257,8 +257,9 @@ async def drive(limiters, server, shape):
 
 def limiter_of(shape, clock, **options):
     retry = paceline.RetryPolicy(faults=True, backoff_s=0.01)
-    options |= {"prices": PRICES, "budget": shape["budget"], "retry": retry}
-    return paceline.Limiter({"*": "100k requests/min"}, clock=clock, **options)
+    return paceline.Limiter(
+        {"*": "100k requests/min"}, prices=PRICES, budget=shape["budget"], clock=clock, retry=retry, **options
+    )
 
 
 @pytest.mark.sample(8)

@@ -15,8 +15,11 @@ from paceline.testing import ManualClock
 from virtual_time import virtual
 
 BODY = {"model": "gpt-5", "usage": {"prompt_tokens": 10, "completion_tokens": 3}}
-STATED = {"limit": "20000", "remaining": "5000", "reset": "45s"}
-HEADERS = {f"x-ratelimit-{name}-tokens": value for name, value in STATED.items()}
+HEADERS = {
+    "x-ratelimit-limit-tokens": "20000",
+    "x-ratelimit-remaining-tokens": "5000",
+    "x-ratelimit-reset-tokens": "45s",
+}
 EVENTS = HEADERS | {"content-type": "text/event-stream; charset=utf-8"}
 STREAM = "".join(f"data: {json.dumps(event)}\n\n" for event in ({"choices": []}, BODY)) + "data: [DONE]\n\n"
 

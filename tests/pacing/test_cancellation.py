@@ -99,10 +99,17 @@ async def with_the_permit_in_hand(limiter, clock, start_ns):
     await asyncio.sleep(0)
 
 
-@pytest.mark.parametrize("disturb", [
-    before_the_grant, before_it_ever_ran, at_the_instant_of_the_grant_but_just_before, in_the_iteration_of_the_grant,
-    by_a_timeout_at_the_instant_of_the_grant, with_the_permit_in_hand,
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "disturb",
+    [
+        before_the_grant,
+        before_it_ever_ran,
+        at_the_instant_of_the_grant_but_just_before,
+        in_the_iteration_of_the_grant,
+        by_a_timeout_at_the_instant_of_the_grant,
+        with_the_permit_in_hand,
+    ],
+)
 def test_as_if_it_had_never_been(disturb):
     assert play(disturb) == play()
 

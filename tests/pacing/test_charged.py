@@ -116,7 +116,7 @@ class TestCharged:
 
 class TestEstimate:
     TEXT = "Tell me about the weather in twenty words. " * 20
-    MESSAGES, TEXTS = ({"role": "user", "content": TEXT},), ({"text": TEXT},)
+    MESSAGES = ({"role": "user", "content": TEXT},)
 
     def test_what_is_booked_of_the_output_is_the_provider_s_to_say(self, limiter):
         openai = limiter.estimate("openai/gpt-5", self.TEXT, output_tokens=900)
@@ -181,7 +181,11 @@ class TestEstimate:
     @pytest.mark.parametrize(
         ("pool", "body", "counted"),
         [
-            ("gemini/gemini-embedding-001", {"requests": [{"content": {"parts": list(TEXTS)}}] * 3}, {"requests": 3}),
+            (
+                "gemini/gemini-embedding-001",
+                {"requests": [{"content": {"parts": [{"text": TEXT}]}}] * 3},
+                {"requests": 3},
+            ),
             ("gemini/gemini-embedding-001", {"input": [TEXT] * 3}, {"requests": 3}),
             ("cohere/embed-v4.0", {"texts": [TEXT] * 3}, {"inputs": 3}),
             ("cohere/embed-v4.0", TEXT, {"inputs": 1}),

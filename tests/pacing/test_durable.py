@@ -60,7 +60,8 @@ def test_a_write_that_fails_at_any_byte_leaves_whole_lines(tmp_path, monkeypatch
     disk.room = 10**9
     file.append(b"the last\n")
     file.close()
-    assert path.read_bytes() == sum(room // len(LINE) for room in range(3 * len(LINE))) * LINE + b"the last\n"
+    whole = sum(room // len(LINE) for room in range(3 * len(LINE)))
+    assert path.read_bytes() == whole * LINE + b"the last\n"
 
 
 def test_what_another_has_added_is_not_cut_off(tmp_path, monkeypatch):

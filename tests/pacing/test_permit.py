@@ -104,9 +104,9 @@ class TestLeft:
         (await limiter.acquire(pool)).settle()
         assert (clock.now_ns() - start_ns) / NS == pytest.approx(pause_s, abs=0.1)
 
-    NONE = '{"error": {"message": "Rate limit reached on requests per min (RPM): Limit 0, Used 0, Requested 1."}}'
+    LIMIT_OF_0 = '{"error": {"message": "Rate limit reached on requests per min (RPM): Limit 0, Used 0, Requested 1."}}'
 
-    @pytest.mark.parametrize("body", [MONEY, NONE])
+    @pytest.mark.parametrize("body", [MONEY, LIMIT_OF_0])
     @virtual
     async def test_what_no_wait_ends_stops_it(self, clock, body):
         limiter = paceline.Limiter({"openai/gpt-5": "60 requests/min"}, clock=clock)

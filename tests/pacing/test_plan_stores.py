@@ -168,9 +168,10 @@ def test_an_account_has_one_name_in_all_processes_of_a_store_and_its_credential_
 async def test_a_note_of_another_version_is_ignored(world):
     one, two = world.start(), world.start()
     await world.waits(one)
-    account, keys = one.pacer.pools.scheduler(ONE).account, ("shut", "window 5h", "else")
-    note = account.pool.capacity._note
-    account.section.change(lambda now_ns: [note(now_ns, key, "[1]") for key in keys])
+    capacity = one.pacer.pools.scheduler(ONE).account.pool.capacity
+    one.pacer.pools.scheduler(ONE).account.section.change(
+        lambda now_ns: [capacity._note(now_ns, key, "[1]") for key in ("shut", "window 5h", "else")]
+    )
     await world.moved(0.1)
     assert (await (await world.waits(two))).open
     assert shut(two) == []

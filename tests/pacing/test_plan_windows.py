@@ -41,7 +41,8 @@ def test_the_newest_reading_counts_until_its_window_ends(kept):
 def test_a_window_of_which_only_a_status_is_stated_is_shown_when_it_is_used_up(kept):
     kept.read("a", [PlanReading("overage", status="rejected", scope="money", read_s=NOW_S)])
     assert kept.status(ns(NOW_S)) == []
-    [row] = kept.status(ns(NOW_S), [("a", None, Shut("overage", "shut", ns(NOW_S), 0, ns(NOW_S + 60), 1))])
+    shut = Shut("overage", "shut", ns(NOW_S), 0, ns(NOW_S + 60), 1)
+    [row] = kept.status(ns(NOW_S), [("a", None, shut)])
     assert (row["window"], row["state"], row["status"]) == ("overage", "shut", "rejected")
 
 

@@ -50,8 +50,9 @@ def test_of_two_quotas_of_a_day_the_lower_amount():
 
 
 def test_slots_of_a_provider_before_its_first_use():
-    options = {"concurrency": {"openai": 10}, "min_interval_s": 0.05}
-    limiter = paceline.Limiter({"openai/m": "5 requests/min"}, clock=ManualClock(), **options)
+    limiter = paceline.Limiter(
+        {"openai/m": "5 requests/min"}, concurrency={"openai": 10}, min_interval_s=0.05, clock=ManualClock()
+    )
     pools = limiter.status()["pools"]
     assert set(pools) == {"openai/m", "openai/in flight", "openai/spacing"}
     assert pools["openai/in flight"]["quotas"][0]["remaining"] == 10
