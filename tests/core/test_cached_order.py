@@ -26,7 +26,8 @@ def cold(tokens: float = 1.0, **options) -> Waiter:
 
 
 def submit(pool: Pool, *waiters: Waiter) -> None:
-    assert all(isinstance(pool.submit(T0, waiter), WaitUntil) for waiter in waiters)
+    for waiter in waiters:
+        assert isinstance(pool.submit(T0, waiter), WaitUntil)
 
 
 def full_pool(text: str = "60 input_tokens/min") -> Pool:
@@ -54,7 +55,8 @@ def pool():
 def test_the_one_that_loses_its_prompt_first_goes_first(pool):
     first, late, soon, last = cold(), cached(lost_s=300), cached(lost_s=200), cold()
     submit(pool, first, late, soon, last)
-    assert (order(pool), pool.record.counts["overtook"]) == ([soon, late, first, last], 2)
+    assert order(pool) == [soon, late, first, last]
+    assert pool.record.counts["overtook"] == 2
 
 
 def test_a_returned_attempt_goes_before_all_that_it_had_not_overtaken(pool):
@@ -92,7 +94,8 @@ def test_one_whose_prompt_was_read_again_goes_by_its_new_instant(pool):
     renewed.estimate = lambda: Estimate({"input_tokens": 1.0}, 500, T0 + 200 * NS)
     other.estimate = lambda: Estimate({"input_tokens": 1.0}, 500, T0 + 400 * NS)  # not lost yet: its place stays
     submit(pool, cold(), renewed, other)
-    assert (pool.pump(T0 + NS), pool.pump(T0 + 2 * NS)) == ([other], [renewed])
+    assert pool.pump(T0 + NS) == [other]
+    assert pool.pump(T0 + 2 * NS) == [renewed]
 
 
 def test_many_that_leave_leave_nothing_behind(pool):
@@ -119,7 +122,8 @@ class TestTheBeginningOfAnAnswer:
         pool = pool_of("100 input_tokens/min")
         pool.ledger.entries[0].refused_above = 10**6
         attempt = Waiter({"input_tokens": 500.0})
-        pool.adjust(T0, pool.submit(T0, attempt), {"input_tokens": 70.0}, attempt)
+        reservation = pool.submit(T0, attempt)
+        pool.adjust(T0, reservation, {"input_tokens": 70.0}, attempt)
         assert pool.ledger.meters[0].level(T0) == 0
 
     def test_its_lane_has_its_turn_earlier(self, pool):

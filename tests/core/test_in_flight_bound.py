@@ -125,7 +125,8 @@ def test_an_answer_leaves_open_whether_an_attempt_on_its_way_had_one_less_in_fli
     bound.refused(T0 + SOON_NS, bound.sent(T0))  # refusals take this long
     early, late = bound.sent(T0 + NS), bound.sent(T0 + NS + SOON_NS // 4)
     bound.ended(T0 + NS + SOON_NS, first, answered=True)
-    assert (early.most, early.least, late.most, late.least) == (1, 1, 2, 1)
+    assert (early.most, early.least) == (1, 1)
+    assert (late.most, late.least) == (2, 1)
     latest = bound.sent(T0 + 9 * NS)
     bound.ended(T0 + 9 * NS, bound.sent(T0 + 9 * NS), answered=True)
     assert (latest.most, latest.least) == (2, 1)
@@ -185,7 +186,8 @@ def test_attempts_in_flight_at_a_refusal_do_not_lower_the_bound_again():
     notes = [bound.sent(T0 + 10**6 * NS) for _ in range(60)]
     assert bound.refused(T0 + 10**6 * NS + SOON_NS, notes[-1])
     size = bound.size
-    assert all(bound.refused(T0 + 10**6 * NS + SOON_NS, note) for note in notes[-9:-1])
+    for note in notes[-9:-1]:
+        assert bound.refused(T0 + 10**6 * NS + SOON_NS, note)
     assert bound.size == size
 
 

@@ -39,7 +39,8 @@ class TestReserve:
         ledger = ledger_of("60 requests/min", "600 tokens/min")
         grant(ledger, T0, requests=60, tokens=600)
         assert ledger.reserve(T0, {"tokens": 10}) == WaitUntil(T0 + NS, "60 requests/min")
-        assert (ledger.earliest(T0, [1, 10]), ledger.earliest(T0, [1, 11])[1]) == ((T0 + NS, 0), 1)
+        assert ledger.earliest(T0, [1, 10]) == (T0 + NS, 0)
+        assert ledger.earliest(T0, [1, 11])[1] == 1
 
     def test_a_pause_binds_beside_a_quota_that_fits_at_its_end(self, ledger):
         grant(ledger, T0, requests=60)
@@ -97,7 +98,8 @@ class TestReserve:
 
     def test_the_scarcest_quota_measures_a_request_in_seconds(self):
         ledger = ledger_of("60 requests/min", "600 tokens/min", "5 concurrency")
-        assert (ledger.seconds_of([1, 50, 1]), ledger.seconds_of([7, 50, 1])) == (5, 7)
+        assert ledger.seconds_of([1, 50, 1]) == 5
+        assert ledger.seconds_of([7, 50, 1]) == 7
         assert ledger_of("5 concurrency").seconds_of([1]) == 1
         assert ledger_of("600 requests/s", "5 concurrency").seconds_of([6, 1]) == 0.01
         assert ledger_of("600 requests/s").seconds_of([0]) == 0
@@ -361,7 +363,8 @@ def test_a_spread_quota_that_restarts_has_used_of_its_window_what_the_answer_say
 )
 def test_what_was_used_of_the_users_own_quotas_stays_used(then, same, level):
     ledger, quotas = Ledger(parse_quotas("2 usd/day window utc, 3 concurrency"), T0, headroom_s=0.0), parse_quotas(then)
-    ledger.settle(T0, grant(ledger, T0, usd=1.0), {"usd": 0.75})
+    granted = grant(ledger, T0, usd=1.0)
+    ledger.settle(T0, granted, {"usd": 0.75})
     assert ledger.counts(quotas) is same
     if same:
         ledger.give(T0, quotas)

@@ -389,9 +389,11 @@ def test_of_two_waits_the_longer_one_is_kept_after_a_refused_probe():
 
 
 def test_an_attempt_that_goes_later_counts_from_then_on(driver):
-    driver.pool.capacity.sent(T0 + 5 * NS, driver.send())
+    attempt = driver.send()
+    driver.pool.capacity.sent(T0 + 5 * NS, attempt)
     [meter, in_flight] = driver.pool.ledger.meters
-    assert [note.sent_ns for each in (meter, in_flight) for note in each.notes.values()] == [T0 + 5 * NS] * 2
+    assert [note.sent_ns for note in meter.notes.values()] == [T0 + 5 * NS]
+    assert [note.sent_ns for note in in_flight.notes.values()] == [T0 + 5 * NS]
     assert in_flight.bound.flight.in_flight == 1
 
 

@@ -59,7 +59,8 @@ class TestBooks:
 
     def test_what_nobody_settles_is_forgotten_though_nobody_waits(self):
         pool = pool_of("60 requests/s", ttl_s=10)
-        assert all(isinstance(ask(pool, T0 + second * NS)[1], Reservation) for second in range(1_000))
+        for second in range(1_000):
+            assert isinstance(ask(pool, T0 + second * NS)[1], Reservation)
         assert pool.ledger.in_flight < 100
 
     def test_a_lost_permit_frees_its_slot(self):
@@ -87,7 +88,8 @@ class TestStatus:
         assert {entry["source"] for entry in status["quotas"]} == {"assumed: table"}
         assert set(status["quotas"][0]) >= {"limit", "remaining", "period_s", "burst", "rule"}
         assert status["in_flight"] + status["waiting"] == 3
-        assert (status["lanes"], status["counts"]["settled"]) == ({"wrap": status["waiting"]}, 1)
+        assert status["lanes"] == {"wrap": status["waiting"]}
+        assert status["counts"]["settled"] == 1
         assert status["stopped"] is None
 
     def test_how_long_the_first_request_of_each_lane_has_waited(self):

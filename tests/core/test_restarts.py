@@ -184,7 +184,8 @@ class TestMeter:
 
     def test_a_restart_may_come_earlier_or_later_than_was_known(self, m):
         m.stated(at(7), Named.NEXT, at(68), 2, 100)
-        assert (m.counted, m.since_ns, m.earliest(at(68), 1)) == (2, at(7), at(68))
+        assert (m.counted, m.since_ns) == (2, at(7))
+        assert m.earliest(at(68), 1) == at(68)
         m.stated(at(68), Named.LATE, at(70), 100, 100)
         assert m.earliest(at(68), 1) == at(70)
 
@@ -292,7 +293,9 @@ def server():
 def test_a_window_is_whole_at_once_after_its_restart(server):
     assert server.work(0) == 100
     assert isinstance(server.meter, Restarting)
-    assert (server.work(20), server.work(21), server.work(81)) == (0, 100, 100)  # within the rounding of the instant
+    assert server.work(20) == 0  # within the rounding of the instant
+    assert server.work(21) == 100
+    assert server.work(81) == 100
 
 
 def test_attempts_that_are_sent_late_after_a_restart_leave_its_window_as_it_is(server):
@@ -411,10 +414,12 @@ class TestInstantsOfFull:
         return pool
 
     def test_it_counts_from_the_admission_if_it_was_written_then(self):
-        assert len(use_up(self.answered(35, *((60 - n, n - 35) for n in range(1, 31))), at(35))) == 60
+        pool = self.answered(35, *((60 - n, n - 35) for n in range(1, 31)))
+        assert len(use_up(pool, at(35))) == 60
 
     def test_it_counts_from_the_answer_if_clocks_may_differ(self):
-        assert len(use_up(self.answered(35, (59, -1)), at(35))) == 60
+        pool = self.answered(35, (59, -1))
+        assert len(use_up(pool, at(35))) == 60
 
 
 def test_a_number_that_moves_leaves_what_was_shown_to_be_a_bucket_as_it_is():

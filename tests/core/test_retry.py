@@ -90,7 +90,8 @@ class TestLongWaits:
 
 class TestEnds:
     def test_refusals_of_the_pool_end_nothing_while_it_admits_others(self):
-        assert all(isinstance(after(RetryPolicy(), Refusal(RATE), failed=n, admitted=5), Again) for n in (6, 60, 600))
+        for number in (6, 60, 600):
+            assert isinstance(after(RetryPolicy(), Refusal(RATE), failed=number, admitted=5), Again)
 
     def test_a_request_that_is_refused_while_others_go_is_given_up(self):
         policy = RetryPolicy()

@@ -37,12 +37,14 @@ class TestGrants:
 
     def test_a_refund_of_one_is_there_for_the_others(self):
         pool = Shared("100 tokens/min")
-        pool.tell("a", Settled([100.0], pool.take("a", 100), [40.0]))
+        marks = pool.take("a", 100)
+        pool.tell("a", Settled([100.0], marks, [40.0]))
         assert pool.take("b", 60)
         assert (pool.standing().spent, pool.standing().charged) == (100, 160)
 
     def test_a_settle_without_a_cost_leaves_the_charge(self, pool):
-        assert pool.tell("a", Settled([60.0], pool.take("a", 60), [None])).standings[0].spent == 60
+        marks = pool.take("a", 60)
+        assert pool.tell("a", Settled([60.0], marks, [None])).standings[0].spent == 60
 
     @pytest.mark.parametrize("set_s", [0, 3_600])
     def test_what_was_not_charged_and_is_used_leaves_less_of_a_period(self, set_s):
@@ -87,7 +89,8 @@ class TestPlaces:
         return pool
 
     def test_a_large_request_goes_before_later_small_ones(self, pool):
-        assert (wait_s(pool.ask("a", 30, place_s=60)), wait_s(pool.ask("b", 1, place_s=60))) == (30, 31)
+        assert wait_s(pool.ask("a", 30, place_s=60)) == 30
+        assert wait_s(pool.ask("b", 1, place_s=60)) == 31
         pool.wait(29)
         assert wait_s(pool.ask("b", 1, place_s=60)) == 2  # 29 are there, and they are not for b
         pool.wait(1)
@@ -228,7 +231,8 @@ class TestCoolDown:
 
     def test_a_probe_that_was_never_sent_lets_another_go(self, pool):
         pool.wait(10)
-        pool.tell("b", Settled([1.0], pool.take("b", 1), [0.0], answered=False, probe=True))
+        marks = pool.take("b", 1)
+        pool.tell("b", Settled([1.0], marks, [0.0], answered=False, probe=True))
         assert pool.ask("a", 1).probe
         assert pool.ask("b", 1).wait_ns == PROBE_NS
 
@@ -253,7 +257,8 @@ class TestCoolDown:
 
 class TestMessagesToldAgain:
     def test_their_news_counts_once(self, pool):
-        assert {pool.tell("a", Charged([5.0]), number=7).standings[0].spent for _ in range(3)} == {5}
+        for _ in range(3):
+            assert pool.tell("a", Charged([5.0]), number=7).standings[0].spent == 5
         assert pool.tell("a", Charged([5.0]), number=6).standings[0].spent == 5
         assert pool.tell("a", Charged([5.0]), number=8).standings[0].spent == 10
 

@@ -268,7 +268,8 @@ class TestFraming:
 
     def test_http_1_0_is_answered(self, open_gateway, upstream):
         got = talk(open_gateway.url, post(version=b"1.0"))
-        assert (answers(got), b"connection: close" in got) == ([200], True)
+        assert answers(got) == [200]
+        assert b"connection: close" in got
 
     def test_an_upgrade_is_declined(self, open_gateway, upstream):
         """Some clients (Java) offer HTTP/2 so with their first request."""
@@ -284,7 +285,8 @@ class TestFraming:
         expects = b"expect: 100-continue", b"content-length: %d" % len(BODY)
         with connect(open_gateway.url) as connection:
             connection.sendall(post(CHAT, *expects, b"origin: null", length=False, body=b""))
-            assert (answers(read(connection, 1)), connection.recv(1)) == ([403], b"")
+            assert answers(read(connection, 1)) == [403]
+            assert connection.recv(1) == b""
         with connect(open_gateway.url) as connection:
             connection.sendall(post(CHAT, *expects, length=False, body=b""))
             assert read(connection, 1) == b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -340,7 +342,9 @@ class TestAddress:
     def test_a_redirect_is_passed_on(self, open_gateway, upstream, other):
         upstream.answer = b"HTTP/1.1 307 Go\r\nlocation: %s/x\r\ncontent-length: 0\r\n\r\n" % other.url.encode()
         got = talk(open_gateway.url, post())
-        assert (answers(got), b"location: " + other.url.encode() in got, other.raw) == ([307], True, b"")
+        assert answers(got) == [307]
+        assert b"location: " + other.url.encode() in got
+        assert other.raw == b""
 
     @pytest.mark.parametrize("encode", [bytes, gzip.compress], ids=["plain", "gzip"])
     def test_a_server_that_names_itself_is_asked_through_the_gateway(self, open_gateway, upstream, other, encode):
@@ -373,7 +377,8 @@ class TestAddress:
     )
     def test_another_spelling_of_a_path_is_paced_too(self, open_gateway, upstream, path):
         before = granted(open_gateway)
-        assert (answers(talk(open_gateway.url, post(path))), granted(open_gateway)) == ([200], before + 1)
+        assert answers(talk(open_gateway.url, post(path))) == [200]
+        assert granted(open_gateway) == before + 1
         assert upstream.raw.startswith(b"POST " + path[7:])
 
 
@@ -417,7 +422,8 @@ class TestUploads:
         running, key = guarded
         lines = b"authorization: Bearer " + key, b"content-length: 300000"
         head = post(b"/openai/v1/batches", *lines, length=False, body=b"")
-        assert (answers(talk(running.url, head, 1)), upstream.raw) == ([403], b"")
+        assert answers(talk(running.url, head, 1)) == [403]
+        assert upstream.raw == b""
 
     def test_the_call_ends_with_the_client(self, serve, own_upstream):
         running = serve(own_upstream.url)
@@ -482,8 +488,9 @@ class TestHeaders:
         lines = [*(name + b": value" for name in names), b"x-request-id: 1", b"anthropic-priority: 2"]
         upstream.answer = reply(status, *lines, body=GOOD)
         got = talk(open_gateway.url, post())
-        told = [line in got for line in (b": value\r\n", b"x-request-id: 1\r\n", b"anthropic-priority: 2\r\n")]
-        assert told == [False, True, True]
+        assert b": value\r\n" not in got
+        assert b"x-request-id: 1\r\n" in got
+        assert b"anthropic-priority: 2\r\n" in got
 
     def test_its_own_page_is_served_and_no_other_server_s_of_this_machine(self, open_gateway):
         """Older browsers send no sec-fetch-site."""
@@ -616,7 +623,9 @@ class TestRights:
     def test_unmetered_endpoints_are_none_of_its(self, guarded, upstream, other, method, path):
         running, key = guarded
         request = post(path.encode(), b"authorization: Bearer " + key, body=b"{}").replace(b"POST", method.encode(), 1)
-        assert (answers(talk(running.url, request)), upstream.raw, other.raw) == ([403], b"", b"")
+        assert answers(talk(running.url, request)) == [403]
+        assert not upstream.raw
+        assert not other.raw
 
     def test_further_ones_are_named(self, upstream, own_upstream, keys):
         headers = b"authorization: Bearer " + keys.add("ci", endpoints=("GET /v1/models", "/v1/files*")).encode()
@@ -843,7 +852,8 @@ class TestCrowds:
         monkeypatch.setattr(incoming, "BODY_MAX", 1_000_000)
         running = serve(upstream.url)
         body = b"200000\r\n" + b"x" * 2**21 if b"chunked" in head else b"x" * 100
-        assert (answers(talk(running.url, post(CHAT, head, length=False, body=body))), upstream.raw) == ([413], b"")
+        assert answers(talk(running.url, post(CHAT, head, length=False, body=body))) == [413]
+        assert upstream.raw == b""
         until(lambda: idle(running))
 
     @pytest.mark.parametrize(
@@ -1044,7 +1054,8 @@ class TestProcesses:
         workers = one.workers()
         until(lambda: answers(talk(one.url, post())) == [200])
         os.kill(workers[0], signal.SIGKILL)
-        assert all(answers(talk(one.url, post()))[-1:] in ([200], []) for _ in range(20))
+        for _ in range(20):
+            assert answers(talk(one.url, post()))[-1:] in ([200], [])
         until(lambda: len(set(one.workers()) - {workers[0]}) == 2)
         until(lambda: all(answers(talk(one.url, post())) == [200] for _ in range(5)))
         talk(one.url, post(b"/openai/v1/unheard"))  # which is sent without a permit, as the log says

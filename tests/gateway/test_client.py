@@ -113,7 +113,8 @@ async def test_a_target_begins_with_a_slash(path, target):
 )
 async def test_a_connection_is_not_used_again_after(first):
     async with Server(first, OK) as server:
-        assert [await server.ask() for _ in range(2)] == [(200, b"ok")] * 2
+        assert await server.ask() == (200, b"ok")
+        assert await server.ask() == (200, b"ok")
         assert server.connections == 2
 
 
@@ -204,7 +205,8 @@ async def test_a_slow_reader_slows_the_server_down():
         while part := await answer.read():
             read += len(part)
         assert read == size
-        assert (await server.ask(), server.connections) == ((200, b"ok"), 1)
+        assert await server.ask() == (200, b"ok")
+        assert server.connections == 1
 
 
 @pytest.mark.parametrize("whole", [True, False])

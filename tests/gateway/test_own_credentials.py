@@ -153,7 +153,8 @@ def test_accounts_have_the_same_names_after_a_restart_and_stand_in_the_store_in_
     store, seen = f"sqlite:{tmp_path / 'store.db'}", []
     for order in ((RICH, OTHER), (OTHER, RICH)):
         running = serve(upstream, store=store, limits={"openai/*": ["100 requests/hour"]})
-        assert {ask(client, running, key).status_code for key in order} == {200}
+        for key in order:
+            assert ask(client, running, key).status_code == 200
         seen.append(sorted(running.limiter.status()["pools"]))
         running.stop()
     assert seen[0] == seen[1]

@@ -89,9 +89,10 @@ class TestBounds:
         assert [one.message.partition("because ")[2] for one in caplog.records] == [said] * bool(said)
 
     def test_a_slip_in_the_name_of_a_team_is_told(self, serve, keys, client, emulator, caplog):
-        both = [keys.add(name, team=team) for name, team in (("alice", "search"), ("bob", "serach"))]
+        secrets = [keys.add(name, team=team) for name, team in (("alice", "search"), ("bob", "serach"))]
         running = serve(emulator.base_url, lanes={"team/search": {"limits": ["1 usd/day"]}})
-        assert {client.post(running.url + CHAT, json=chat(), headers=bearer(key)).status_code for key in both} == {200}
+        for key in secrets:
+            assert client.post(running.url + CHAT, json=chat(), headers=bearer(key)).status_code == 200
         assert [one.args[0] for one in caplog.records if "has no limit" in one.message] == ["bob"]
         assert "did you mean 'team/search'" in caplog.text
 

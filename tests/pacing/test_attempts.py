@@ -132,7 +132,8 @@ def test_when_none_is_left_the_error_says_how_many_and_why():
 def test_time_in_line_is_no_time_spent_on_it():
     call = Call(answered(429))
     call.limiter.pacer.pools.scheduler(POOL).pause(call.clock.now_ns() + 700 * 10**9)
-    assert (call.run(), call.at_s) == ("answer", pytest.approx([700, 702], abs=0.3))
+    assert call.run() == "answer"
+    assert call.at_s == pytest.approx([700, 702], abs=0.3)
 
 
 @pytest.mark.parametrize("error", [answered(400), answered(500), ValueError("no")])
@@ -146,13 +147,16 @@ def test_any_other_error_goes_up_at_once(error):
 
 def test_whoever_met_full_servers_waits_alone():
     call = Call(answered(503, FULL, retry_after="5"))
-    assert (call.run(), call.at_s, call.pool["cool_down_s"]) == ("answer", [0, 5], 0)
+    assert call.run() == "answer"
+    assert call.at_s == [0, 5]
+    assert call.pool["cool_down_s"] == 0
 
 
 def test_full_servers_open_the_breaker_and_an_answer_closes_it():
     full = [answered(503, FULL, retry_after="1") for _ in range(2)]
     call = Call(*full, breaker=paceline.BreakerPolicy(failures=2, pause_s=60.0))
-    assert (call.run(), call.at_s) == ("answer", [0, 1, 2])
+    assert call.run() == "answer"
+    assert call.at_s == [0, 1, 2]
 
 
 class TestFaultsByHand:
