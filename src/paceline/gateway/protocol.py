@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import time
 from collections.abc import Callable
 from http import HTTPStatus
@@ -91,7 +90,6 @@ class HttpProtocol(HttpToolsProtocol):
         task: Cancelled when the client goes away.
         gone: Whether the client went away.
         opened_s: When it was opened, on the monotonic clock.
-        most: How many connections this process may have.
         asked: Whether the body of the present request was asked for, if its client waits for that.
     """
 
@@ -106,11 +104,18 @@ class HttpProtocol(HttpToolsProtocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.most: float = self.limit_concurrency or math.inf
-        self.limit_concurrency = None
-        self._idle: dict[HttpProtocol, None] = self.config.idle  # type: ignore[attr-defined]
         if self.config.tls is not None and self.config.ssl is not None:  # type: ignore[attr-defined]
             self.config.tls.look(self.config.ssl)  # type: ignore[attr-defined]  # before its handshake
+
+    @property
+    def most(self) -> int:
+        """How many connections this process may have."""
+        return self.config.connections_max  # type: ignore[attr-defined, no-any-return]
+
+    @property
+    def _idle(self) -> dict[HttpProtocol, None]:
+        """The connections of this process without a request, the longest first."""
+        return self.config.idle  # type: ignore[attr-defined, no-any-return]
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)

@@ -206,11 +206,13 @@ class _Config(uvicorn.Config):
 
     Attributes:
         shared: Whether other processes have its listening socket, too.
+        connections_max: How many connections a process may have.
         idle: The connections without a request, the longest first.
     """
 
     tls: Certificate | None = None
     shared = False
+    connections_max: int
     idle: dict[HttpProtocol, None]
 
     def load(self) -> None:
@@ -249,12 +251,12 @@ def server_config(settings: ProcessSettings, make: Callable[[], App] | None = No
         date_header=False,
         proxy_headers=False,
         backlog=BACKLOG,
-        limit_concurrency=min(_connections_max(), SELECT_MAX if shared or settings.workers > 1 else CONNECTIONS_MAX),
         timeout_keep_alive=KEEP_S,
         timeout_graceful_shutdown=round(settings.stop_s),
         timeout_worker_healthcheck=HUNG_S,
     )
     config.tls, config.shared = settings.tls, shared
+    config.connections_max = min(_connections_max(), SELECT_MAX if shared or settings.workers > 1 else CONNECTIONS_MAX)
     return config
 
 
