@@ -9,6 +9,7 @@ from click.testing import CliRunner
 from paceline.cli.app import app
 
 SECRET = "hidden"
+SET = "500 requests/min (paceline.toml)"
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ def test_a_healthy_machine(doctor, tmp_path):
     page = json.loads(done.stdout)
     assert (done.exit_code, page["problems"]) == (0, [])
     assert dict(page["keys (names only)"]) == {"openai": "OPENAI_API_KEY", "groq": "GROQ_API_KEY"}
-    assert dict(page["limits"])["gpt-6-luna"] == "500 requests/min (paceline.toml)"
+    assert dict(page["limits"])["gpt-6-luna"] == SET
     assert "models of the table: see `paceline limits groq`" in dict(page["limits"])["groq/*"]
     assert page["store"] == [[f"sqlite:{tmp_path / 'new' / 'q.db'}", "is made at its first use"]]
     assert [way for name, way in page["paced here"] if name.startswith("openai ")] == ["paced, through httpx2"]
@@ -42,6 +43,16 @@ def test_a_healthy_machine(doctor, tmp_path):
     text = doctor(OPENAI_API_KEY=SECRET).stdout
     assert all(f"\n{name}\n" in f"\n{text}" for name in page if name != "problems")
     assert "nothing that can be seen from here" in text
+
+
+MEASURED = {"minimax/*": "none is published: the rate is measured"}
+
+
+@pytest.mark.parametrize(("limited", "others"), [("minimax/m", MEASURED), ("minimax/*", {}), ("*", {})])
+def test_a_rate_is_measured_if_no_limit_is_published_or_set(doctor, tmp_path, limited, others):
+    (tmp_path / "paceline.toml").write_text(f'[limits]\n"{limited}" = "500 requests/min"\n')
+    limits = json.loads(doctor("--json", MINIMAX_API_KEY=SECRET).stdout)["limits"]
+    assert dict(limits) == {limited: SET, **others}
 
 
 @pytest.mark.parametrize(("environ", "problem"), [

@@ -195,6 +195,7 @@ class Page:
 
     def _limits(self, config: Config, environ: Mapping[str, str]) -> Iterator[Row]:
         """The limits that hold, and how they are known."""
+        from paceline.config.schema import ANY
         from paceline.config.show import rows
         from paceline.config.starter import providers_of
 
@@ -204,9 +205,9 @@ class Page:
         for row in rows(config, found):
             if row.name.startswith("limits"):
                 yield row.name.removeprefix("limits").lstrip(".: "), f"{', '.join(row.value)} ({row.source})"
-        limited = {name.partition("/")[0] for name in config.limits}
-        for name in sorted(found.keys() - limited - {*known_providers()}):
-            yield f"{name}/*", "none is published: the rate is measured"
+        for name in sorted(found.keys() - {*known_providers()}):
+            if ANY not in config.limits and f"{name}/*" not in config.limits:
+                yield f"{name}/*", "none is published: the rate is measured"
 
     def _see_end(self, *pools: str) -> None:
         """The models of these pools that have ended, or end soon."""
