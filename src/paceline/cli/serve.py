@@ -193,7 +193,8 @@ def _try_to_write(file: Path | None) -> None:
 
 def _log(*, log_format: str, log_level: str) -> None:
     """Log to standard error, once in each process."""
-    handler, plain = logging.StreamHandler(), logging.Formatter("%(asctime)s %(levelname)s %(message)s")
+    plain = logging.Formatter("%(asctime)s %(levelname)s %(message)s")
+    handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if log_format == "json" else plain)
     logging.basicConfig(handlers=[handler], level=log_level.upper())
     log = logging.getLogger("paceline")

@@ -176,7 +176,7 @@ def _state_file() -> Path:
 
 def _read(file: Path, timeout_s: float) -> dict[str, Any]:
     """The pools in a SQLite store; nothing is written."""
-    name, pools = f"sqlite:{file}", dict[str, Any]()
+    name = f"sqlite:{file}"
     with suppress(PermissionError):
         if not file.exists():
             raise ReadError(f"{name}: there is no such file")
@@ -192,6 +192,7 @@ def _read(file: Path, timeout_s: float) -> dict[str, Any]:
         if any(form > FORMAT for _, form, _ in rows):
             raise ReadError(f"{name}: written by a newer paceline: update this one")
         now_ns, message = time.time_ns(), Message(LOOKS, 0)  # for a copy that is not written back
+        pools: dict[str, Any] = {}
         for pool, _, state in rows:
             ledger = SharedLedger.load(json.loads(state))
             pools[pool] = _standing(ledger.apply(now_ns, message), ledger.processes(now_ns))
