@@ -154,11 +154,15 @@ def test_an_interrupt_inside_of_a_loop(ask, emulator, tmp_path, monkeypatch):
         ([{"a": "b", "of": "c"}], {}, "it is a table in memory with the fields a, of: name the column of the prompts"),
         ([{"prompt": "a"}], {"model": None}, "name the model"),
         ([{"prompt": "a"}], {"wrokers": 2}, "wrokers: no such setting; did you mean 'workers'"),
-        ([{"prompt": "a", "id": 1}] * 2, {"key": "id", "strict": True}, "row 2: 'id', which identifies the rows, is the same as in row 1: name a column whose values differ with key="),
+        (
+            [{"prompt": "a", "id": 1}] * 2,
+            {"key": "id", "strict": True},
+            "row 2: 'id', which identifies the rows, is the same as in row 1: name a column whose values differ with key=",
+        ),
         (ROWS, {"prompt": "txt"}, "and prompt= names 'txt'; did you mean 'text'?"),
         (ROWS, {}, "e.g. paceline.run(rows, ..., model='gpt-5', prompt='text')"),
     ],
-)  # fmt: skip
+)
 def test_misuse(ask, rows, options, message):
     with pytest.raises(paceline.PacelineError) as caught:
         ask(rows, **options)

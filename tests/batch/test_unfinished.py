@@ -305,7 +305,8 @@ BROKEN = {"error": {"type": "server_error", "message": "The server had an error"
     [
         ((200, BODIES["fine"]), {}),
         ((200, BODIES["invalid"]), {"invalid": 1}),
-        *(((status, BROKEN), {"empty": 1}) for status in (400, 500)),
+        ((500, BROKEN), {"empty": 1}),
+        ((400, BROKEN), {"empty": 1}),
     ],
 )
 def test_the_second_result_of_a_batch(tmp_path, monkeypatch, second, errors):
@@ -535,16 +536,21 @@ OLDEST = {
 }
 
 
-OF_JSON_SCHEMA = "https://json-schema.org/draft/2020-12/schema"
+NEWEST = [
+    "#/$defs/a~1b",
+    "#/$defs",
+    "#",
+    "#c",
+    "d",
+    "https://example.org/d",
+    "https://json-schema.org/draft/2020-12/schema",
+]
 
 
 @pytest.mark.parametrize(
     ("parts", "name"),
     [
-        *[
-            (PARTS, name)
-            for name in ("#/$defs/a~1b", "#/$defs", "#", "#c", "d", "https://example.org/d", OF_JSON_SCHEMA)
-        ],
+        *[(PARTS, name) for name in NEWEST],
         *[(OLDER, name) for name in ("#a", "https://example.org/b", "https://example.org/c")],
         *[(OLDEST, name) for name in ("#a", "https://example.org/o#/definitions/a")],
     ],
@@ -585,12 +591,18 @@ def test_settings_that_are_none(given, message):
         ({"max_completion_tokens": 5}, {"max_completion_tokens": 20}),
         ({"generationConfig": {"maxOutputTokens": 5, "k": 1}}, {"generationConfig": {"maxOutputTokens": 20, "k": 1}}),
         ({"inferenceConfig": {"maxTokens": 5}}, {"inferenceConfig": {"maxTokens": 20}}),
-        ({"generation_config": {"max_output_tokens": 5}}, {"generation_config": {"max_output_tokens": 20}}),  # of interactions, too
+        (
+            {"generation_config": {"max_output_tokens": 5}},
+            {"generation_config": {"max_output_tokens": 20}},
+        ),  # of interactions, too
         ({"completion_args": {"max_tokens": 5}}, {"completion_args": {"max_tokens": 20}}),
-        ({"max_tokens": 4, "fallbacks": [{"model": "m", "max_tokens": 5}]}, {"max_tokens": 16, "fallbacks": [{"model": "m", "max_tokens": 20}]}),
+        (
+            {"max_tokens": 4, "fallbacks": [{"model": "m", "max_tokens": 5}]},
+            {"max_tokens": 16, "fallbacks": [{"model": "m", "max_tokens": 20}]},
+        ),
         ({"messages": []}, None),
     ],
-)  # fmt: skip
+)
 def test_where_the_maximum_is(asked, most):
     assert Acceptance(cut_off="raise").raised(asked) == most
     assert maximum_of(asked) == (0 if most is None else 4 if "fallbacks" in asked else 5)
