@@ -20,7 +20,7 @@ from paceline.batch.job import Job, Output
 from paceline.batch.notes import Reporter, read_note, read_runs, run_id
 from paceline.batch.progress import ProgressLine, ProgressView
 from paceline.batch.requests import WHOLE, Shard
-from paceline.batch.summary import RunTally
+from paceline.batch.summary import Calls, RunTally, Sent
 from paceline.cli import standing
 from paceline.cli.app import app
 from paceline.config import Config
@@ -338,12 +338,14 @@ class TestALostPlace:
         assert place.told.wait(60)
 
     def test_a_broken_block_is_a_failed_run(self, source, tmp_path):
-        place, tally = SQLiteNotes(tmp_path / "quotas.db"), RunTally(10)
+        place = SQLiteNotes(tmp_path / "quotas.db")
+        tally = RunTally(10, sent=Sent(attempts=Calls(made=3, refused=1), calls=Calls(made=5, refused=2)))
         with source.open("rb") as file:
             reporter = Reporter(place, file, "in.jsonl", WHOLE, tally, ProgressLine(None, tally, 1), ProgressView())
             with pytest.raises(RuntimeError), reporter:
                 raise RuntimeError
-        assert read_runs(place)[0][0]["states"]["failed"] == 1
+        ((run,), _) = read_runs(place)
+        assert (run["states"]["failed"], run["refused"]) == (1, 3)
 
     @pytest.mark.skipif(sys.platform == "win32", reason="an open file cannot be deleted there")
     def test_a_file_that_was_deleted_is_made_again(self, tmp_path):
