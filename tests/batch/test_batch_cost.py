@@ -115,4 +115,4 @@ def test_a_run_without_money_says_when_its_budget_restarts(emulator, tmp_path):
     code, report = run_job(source, emulator.base_url, said := Said(), budget="0.001 usd/day, 0.001 usd/hour", **given)
     assert (code, report["ok"], report["errors"]) == (1, 1, {"paceline_budget": 3})
     restart = f"{datetime.now(UTC) + timedelta(days=1):%Y-%m-%d}T00:00:00Z"
-    assert f"budget: nothing is left until {restart}; raise it to continue before" in said.lines
+    assert f"budget: nothing is left until {restart}; raise the budget to continue earlier" in said.lines

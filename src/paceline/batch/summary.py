@@ -247,7 +247,7 @@ def _used_up(pools: Mapping[str, Any]) -> Iterator[str]:
         empty = [quota for quota in pool["quotas"] if quota["unit"] == USD and quota["remaining"] <= 0]
         restarts = [quota["resets_at"] for quota in empty if quota["resets_at"] is not None]
         if restarts:
-            yield f"{name}: nothing is left until {max(restarts)}; raise it to continue before"
+            yield f"{name}: nothing is left until {max(restarts)}; raise the budget to continue earlier"
 
 
 _SUMS: Final = "spent", "refused"
