@@ -17,7 +17,7 @@ from paceline.pacing.clock import Clock
 from paceline.pacing.lack import Lack
 
 SPARE: Final = 8
-"""How many requests fewer are in flight then: their files are for the resolver, the store and the output."""
+"""How far the bound is below the requests that had what they need: their files are for the resolver, the store and the output."""
 
 PAUSE_S: Final = 1.0
 """How long a request waits that lacked something."""

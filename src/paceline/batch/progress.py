@@ -1,6 +1,6 @@
 """What a run says before its first request and on its way: what is left to do, the limits, the speed, what binds, the time left.
 
-It is a bar on a terminal and in a notebook, and a line every ten seconds elsewhere.
+The progress is a bar on a terminal and in a notebook, and a line every ten seconds elsewhere.
 """
 
 from __future__ import annotations
