@@ -188,7 +188,12 @@ def told(asked: list[Question], today: date) -> dict[str, list[Row]]:
 
 def _sound(said: Mapping[str, Any]) -> dict[str, Any]:
     """What a row can state: a limit of nothing would stop all requests, which an answer does then."""
-    return {name: value for name, value in said.items() if name == "until" or 1 <= (as_number(value) or 0) <= MAX_COUNT}
+    return {name: value for name, value in said.items() if name == "until" or _is_limit(value)}
+
+
+def _is_limit(value: Any) -> bool:
+    number = as_number(value)
+    return number is not None and 1 <= number <= MAX_COUNT
 
 
 def _rows(models: Mapping[str, Mapping[str, Any]], source: str, today: date) -> Iterator[Row]:

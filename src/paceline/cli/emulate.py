@@ -29,7 +29,10 @@ def _list(_: click.Context, __: click.Parameter, asked: bool) -> None:
 
 def _named(_: click.Context, option: click.Parameter, text: str | None) -> dict[str, Any] | None:
     """The values in an option like ``500=0.02,529=0.01``, by name."""
-    return None if text is None else dict(_value(option.opts[0], part) for part in text.split(",") if part.strip())
+    if text is None:
+        return None
+    parts = [part for part in text.split(",") if part.strip()]
+    return dict(_value(option.opts[0], part) for part in parts)
 
 
 def _value(option: str, part: str) -> tuple[str, Any]:

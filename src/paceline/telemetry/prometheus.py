@@ -166,7 +166,8 @@ def _waits(pools: Mapping[str, Any]) -> Iterator[Metric]:
     by_lane = HistogramMetricFamily("paceline_lane_wait_seconds", about, labels=["lane"])
     for name, pool in pools.items():
         by_pool.add_metric([name], *_buckets(waited(pool["waits"].values())))
-    longest_first = sorted(added(pool["waits"] for pool in pools.values()).items(), key=lambda lane: -lane[1]["sum_s"])
+    lanes = added(pool["waits"] for pool in pools.values())
+    longest_first = sorted(lanes.items(), key=lambda lane: -lane[1]["sum_s"])
     for name, row in bounded(longest_first, LANES_MAX, waited).items():
         by_lane.add_metric([name], *_buckets(row))
     yield from (by_pool, by_lane)
