@@ -1008,6 +1008,28 @@ async def test_a_list_is_read_to_its_end_or_to_a_page_that_ends_with_an_old_batc
     assert found or len(web.calls) == 1
 
 
+@pytest.mark.parametrize(
+    ("api", "page", "first", "then"),
+    [
+        (OpenAIEndpoints, {"data": [listed("a")], "has_more": True}, "/v1/batches?limit=100", "&after=a"),
+        (MistralEndpoints, {"data": [listed("a")]}, "/v1/batch/jobs?page_size=100", "&page=1"),
+        (
+            AnthropicEndpoints,
+            {"data": [listed("a", created_at="2096-10-02T07:06:40Z")], "has_more": True},
+            "/v1/messages/batches?limit=100",
+            "&after_id=a",
+        ),
+        (GeminiEndpoints, {"operations": [], "nextPageToken": "t"}, "/v1beta/batches?pageSize=100", "&pageToken=t"),
+    ],
+)
+async def test_what_the_next_page_of_a_list_is_called(api, page, first, then):
+    web, chunk = Pages(page, {"data": []}), chunk_of()
+    if api is GeminiEndpoints:
+        chunk.kind = BatchKind("gemini", "/v1beta/models/gemini:generateContent", "gemini")
+    await api(web, run="run")._list(chunk)
+    assert web.calls == [first, first + then]
+
+
 @pytest.mark.skipif(not hasattr(time, "tzset"), reason="Windows has one time zone for all processes")
 def test_a_time_without_a_zone_is_of_utc(monkeypatch):
     with monkeypatch.context() as here:
