@@ -112,7 +112,8 @@ def test_another_host_has_the_prices_of_the_provider_that_is_named(emulator, tmp
 def test_a_run_without_money_says_when_its_budget_restarts(emulator, tmp_path):
     source = write_lines(tmp_path / "in.jsonl", chats(4))
     given = {"prices": {"gpt-5": {"input": 1e3, "output": 1e3}}, "environ": KEYS, "workers": 1}
-    code, report = run_job(source, emulator.base_url, said := Said(), budget="0.001 usd/day, 0.001 usd/hour", **given)
+    given["budget"] = "0.001 usd/hour, 0.001 usd/day, 9 usd/month"
+    code, report = run_job(source, emulator.base_url, said := Said(), **given)
     assert (code, report["ok"], report["errors"]) == (1, 1, {"paceline_budget": 3})
     restart = f"{datetime.now(UTC) + timedelta(days=1):%Y-%m-%d}T00:00:00Z"
     assert f"budget: nothing is left until {restart}; raise the budget to continue earlier" in said.lines
