@@ -60,7 +60,7 @@ OPENAI = {
     ]},
     "/v1/organization/projects/proj_1/rate_limits?after=rl-1": {"object": "list", "has_more": False, "data": [
         {"object": "project.rate_limit", "id": "rl-2", "model": "gpt-6-astra", "max_requests_per_1_minute": 5,
-         "max_tokens_per_1_minute": 0, "max_requests_per_1_day": 90},
+         "max_tokens_per_1_minute": 10**16, "max_requests_per_1_day": 90},
     ]},
 }  # fmt: skip
 
