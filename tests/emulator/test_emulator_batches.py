@@ -550,6 +550,8 @@ def test_anthropic_from_creation_to_results(claude):
     assert (batch.processing_status, batch.request_counts.processing, batch.results_url) == ("in_progress", 10, None)
     with pytest.raises(anthropic.AnthropicError, match="in_progress"):
         batches.results(batch.id)
+    early = httpx2.get(f"{emulator.base_url}/v1/messages/batches/{batch.id}/results", headers={"x-api-key": "any"})
+    assert (early.status_code, "has no results yet" in early.text) == (400, True)
     emulator.advance(105)
     batch = batches.retrieve(batch.id)  # counts move at the end only
     assert (batch.processing_status, batch.request_counts.processing) == ("in_progress", 10)

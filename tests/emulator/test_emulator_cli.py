@@ -120,6 +120,11 @@ def test_a_shipped_scenario_says_what_to_tell_the_limiter():
     assert lines[2] == "limits for your limiter: 1000 requests/min,800k tokens/min"
 
 
+def test_options_replace_the_settings_of_a_scenario_that_they_name():
+    settings = emulate._settings("batches", {"batches": {"cancel_s": 5}, "seed": None}).values()
+    assert (settings["batches"]["cancel_s"], settings["batches"]["turnaround_s"]) == (5, 420)
+
+
 def test_the_batch_apis_have_settings_and_a_line_in_the_tally(paceline_emulator):
     options = "validating_s=0,finalizing_s=0,turnaround_s=0,enqueued_tokens=2M,in_order=true,queue_full=429"
     given = {"batches": command.make_context("emulate", ["--batches", options]).params["batches"]}
