@@ -199,6 +199,15 @@ def test_a_program_that_sends_nothing_with_a_key_and_without(environ, options, c
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no shell sh")
 @LONG
+def test_an_empty_path_finds_a_program_in_this_folder_and_paces_it(tmp_path):
+    program = tmp_path / "program"
+    program.write_text("#!/bin/sh\necho $OPENAI_BASE_URL")
+    program.chmod(0o755)
+    assert "http://127.0.0.1:" in run("program", environ={**KEY, "PATH": ""}, cwd=tmp_path)[0]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no shell sh")
+@LONG
 def test_a_program_runs_where_standard_error_is_closed():
     line = f"{sys.executable} -m paceline exec -- echo hi 2>&-"
     assert run("sh", "-c", line, environ=KEY)[0] == "hi\n"

@@ -101,8 +101,9 @@ def run(
         settings.write_bytes(pickle.dumps(({**arguments, "store": store}, provider, facts.projects())))
         path = os.pathsep.join(filter(None, (str(SITE), os.environ.get("PYTHONPATH"))))
         environ = {**os.environ, "PYTHONPATH": path, VARIABLE: str(settings)}
-        # What cannot be started needs no gateway. Windows starts more than is in PATH.
-        begin = gateway if sys.platform == "win32" or shutil.which(command[0]) else None
+        # What cannot be started needs no gateway. Windows starts more than is in PATH, and elsewhere an empty PATH is this folder.
+        searched = os.pathsep.join(os.get_exec_path()) or os.curdir
+        begin = gateway if sys.platform == "win32" or shutil.which(command[0], path=searched) else None
         try:
             with nullcontext(Led({})) if begin is None else begin(home, store, tally.count) as led:
                 at = program_at(command) + 1
