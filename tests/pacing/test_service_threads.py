@@ -9,7 +9,8 @@ import pytest
 import paceline
 from paceline.pacing import clock as clock_module
 from paceline.pacing.clock import SystemClock
-from waits import BOUND_S, until
+from paceline.pacing.lateness import Lateness
+from waits import BOUND_S, join, until
 
 ANY = [SystemExit, KeyboardInterrupt, MemoryError]
 SOON_NS = 100_000_000
@@ -89,6 +90,44 @@ class TestTheTimer:
 
         monkeypatch.setattr(section, "_work", broken)
         limiter.acquire("jobs", timeout=BOUND_S).wait().settle()
+
+
+class AskedLock:
+    """The lock of a section, and the threads that have asked for it."""
+
+    def __init__(self, lock):
+        self.lock, self.asked = lock, set()
+
+    def __enter__(self):
+        self.asked.add(threading.current_thread())
+        self.lock.acquire()
+
+    def __exit__(self, *_):
+        self.lock.release()
+
+
+def test_no_other_thread_wakes_a_waiter_whose_grant_is_not_noted_yet(monkeypatch):
+    """It would be noted as one that is not sent, until its answer ends."""
+    limiter, left = paceline.Limiter({"jobs": "1 concurrency"}), []
+    held = limiter.acquire("jobs").wait()
+    section = next(iter(limiter.pacer.pools.in_use)).section
+    section._lock = lock = AskedLock(section._lock)
+    granted = Lateness.granted
+
+    def slowly(lateness, reservation):
+        other = threading.Thread(target=section._leave)
+        other.start()
+        until(lambda: other in lock.asked or not other.is_alive())
+        left.append(len(section._decided))
+        granted(lateness, reservation)
+
+    monkeypatch.setattr(Lateness, "granted", slowly)
+    waiting = threading.Thread(target=lambda: limiter.acquire("jobs", timeout=BOUND_S).wait().settle())
+    waiting.start()
+    until(lambda: section.read(lambda _: section._pool.queue.length))
+    held.settle()
+    join(waiting)
+    assert left == [1]
 
 
 class TestTheStoreWorker:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from enum import Enum
 from typing import TYPE_CHECKING, TypeVar, TypeVarTuple, cast
 
@@ -309,15 +309,23 @@ class Section:
 
         The calls come last: a listener of events may raise ``SystemExit``.
         """
-        # Also what another thread has decided, or a step that an exception has ended.
-        done = list(_taken(self._decided)) if self._decided else []
+        done: list[Waiter] = []
+        if self._decided:
+            # Under the lock: another thread may be in the step that has granted, and no owner continues before its end.
+            with self._lock:
+                done = list(self._decided)
+                self._decided.clear()
         if done and (closed := wake_all([waiter.owner for waiter in done])):
             # They got grants that no task can use. The next waiters get these.
             self.change(self._forget, closed, done)
         # A loop: if the worker is closed, :meth:`_tell` looks again, and another exchange may be due by then.
         while self._exchanges is not None and self._exchanges.due is Due.NOW:
             self._tell(self._exchanges)
-        for call in _taken(self._postponed):
+        while self._postponed:
+            try:
+                call = self._postponed.popleft()
+            except IndexError:  # another thread has taken it
+                break
             call()
 
     def _tell(self, exchanges: Exchanges) -> None:
@@ -370,13 +378,3 @@ class Section:
         self._loops = set()
         if self._exchanges is not None:
             self._exchanges.due = Due.LATER
-
-
-def _taken(queue: deque[T]) -> Iterator[T]:
-    """What is in ``queue`` until it is empty, each taken off when it is its turn; other threads may take some of it."""
-    while queue:
-        try:
-            first = queue.popleft()
-        except IndexError:  # another thread has taken it
-            return
-        yield first
