@@ -10,6 +10,7 @@ import pytest
 from gateway_helpers import CHAT, Stub, bearer, chat, stub
 
 from paceline.config import Config
+from paceline.core.quota import NS
 from paceline.core.results import SettingsError
 from paceline.gateway import reading, refusals
 from paceline.gateway.refusals import LastRefusal
@@ -85,19 +86,16 @@ def ask(client, running, key, path=CHAT, model="gpt-5", **more):
     return client.post(running.url + path, json=body, headers=bearer(key, **more))
 
 
-def paused(running):
-    """Let the next request of the pool wait, so that a stream begins before its answer."""
-    pool = running.limiter.pacer.pools.of_model("openai", "gpt-5")
-    pool.pause(pool.now_ns() + 10**8)
-
-
 def last_event(client, running, headers):
-    """The last event of a stream that breaks off, as it does at an error, which some SDKs do not read there."""
-    events = []
+    """The last event of a stream that begins while it waits, and breaks off, as it does at an error: some SDKs do not read it there."""
+    events, pool = [], running.limiter.pacer.pools.of_model("openai", "gpt-5")
+    until_ns = pool.now_ns() + 60 * NS
+    pool.pause(until_ns)
     with (
         client.stream("POST", running.url + CHAT, json=chat(stream=True), headers=headers) as answer,
         suppress(httpx2.RemoteProtocolError),
     ):
+        pool.section.change(pool.pool.capacity.lift, until_ns)
         events.extend(line for line in answer.iter_lines() if line.startswith("data:"))
     assert answer.status_code == 200
     return events[-1]
@@ -264,7 +262,6 @@ def test_what_is_said_of_the_gateways_own_key_reaches_no_client(
         text = answer.text + str(answer.headers)
         assert ("openai refuses the gateway's own key" in text) == hidden
         assert ("sk-of-***1" in text) != hidden
-    paused(running)
     event = last_event(client, running, kept)
     assert ("paceline_upstream_key" in event, "sk-of-***1" in event) == (hidden, not hidden)
     causes = {row["cause"] for row in running.limiter.status()["answers"]}
@@ -273,7 +270,6 @@ def test_what_is_said_of_the_gateways_own_key_reaches_no_client(
 
 def test_it_is_an_event_in_a_stream_that_has_begun(serve, upstream, provider, client, kept):
     running = serve(upstream, limits={"openai/*": ["100 requests/hour"]})
-    paused(running)
     event = last_event(client, running, bearer(POOR) | kept)
     assert json.loads(event.removeprefix("data:")) == provider.judged(CHAT, POOR)[2]
 
