@@ -22,7 +22,7 @@ def serve(tmp_path, monkeypatch):
     """Start gateways in front of an address, or of an ASGI application; each is stopped at the end of the test."""
     for name in ("OPENAI", "ANTHROPIC", "GEMINI"):
         monkeypatch.setenv(f"{name}_API_KEY", f"sk-of-{name.lower()}")
-    process = ("stop_s", "store", "folder", "access_log")
+    process = ("stop_s", "store", "folder", "access_log", "key_in_path")
     with ExitStack() as ends:
 
         def start(upstream, *, host="127.0.0.1", keys=None, **given):

@@ -363,11 +363,13 @@ class TestAddress:
     def test_the_bytes_of_an_upload_go_through_the_gateway(self, guarded, upstream):
         """The SDKs of Google send them to the address in the first answer: for Node with their key, for Python without."""
         running, key = guarded
-        line = b"x-goog-upload-url: %s/v1/files?upload_id=a\r\n" % upstream.url.encode()
-        upstream.answer = b"HTTP/1.1 200 OK\r\n" + line + b"content-length: 0\r\n\r\n"
+        own = upstream.url.encode()
+        lines = b"x-goog-upload-url: %b/v1/files?upload_id=a\r\nx-goog-upload-control-url: %b/v1/a\r\n" % (own, own)
+        upstream.answer = b"HTTP/1.1 200 OK\r\n" + lines + b"content-length: 0\r\n\r\n"
         begun = talk(running.url, post(b"/openai/v1/files", b"authorization: Bearer " + key))
         target = begun.partition(b"x-goog-upload-url: http://localhost")[2].partition(b"\r\n")[0]
-        assert target.startswith(b"/openai/v1/files?upload_id=a&")
+        assert target == b"/openai/v1/files?upload_id=a&key=" + key
+        assert b"x-goog-upload-control-url: http://localhost/openai/v1/a?key=" + key in begun
         assert answers(talk(running.url, post(target))) == [200]
         assert b"POST /v1/files?upload_id=a HTTP/1.1\r\n" in upstream.raw
         assert key not in upstream.raw

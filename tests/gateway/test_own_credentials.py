@@ -111,15 +111,17 @@ def test_a_key_in_the_query_is_one_too(serve, upstream, client):
     assert second.startswith("gemini@")
 
 
-def test_the_bytes_of_an_upload_go_through_the_gateway(serve, client):
+@pytest.mark.parametrize("in_path", [False, True])
+def test_the_bytes_of_an_upload_go_through_the_gateway(serve, client, keys, in_path):
     """@google/genai sends them to the path in the answer, at the gateway's host."""
+    place = f"/{keys.add('exec')}/gemini" if in_path else "/gemini"
     server = Stub(
         lambda path, headers, _: (b"", 200, {"x-goog-upload-url": f"http://{headers['host']}{path}?upload_id=a"})
     )
     with stub(server) as url:
-        begun = client.post(serve(url).url + "/gemini/upload/v1beta/files", headers={"x-goog-api-key": RICH})
-        led = begun.headers["x-goog-upload-url"]
-        assert led.endswith("/gemini/upload/v1beta/files?upload_id=a")
+        address = f"{serve(url, key_in_path=in_path).url}{place}/upload/v1beta/files"
+        led = client.post(address, headers={"x-goog-api-key": RICH}).headers["x-goog-upload-url"]
+        assert led == f"{address}?upload_id=a"
         assert client.post(led, content=b"bytes").status_code == 200
 
 

@@ -243,8 +243,9 @@ class Gateway:
         self, scope: Event, receive: Receive, send: Send, connection: HttpProtocol, entry: AccessEntry
     ) -> None:
         path = _checked_path(scope)
-        passed = self._admission.behind_key(path)
+        passed, key_path = self._admission.behind_key(path), ""
         if passed is not None:  # the key has admitted it, and is in no path from here on, the access log's neither
+            key_path = path.removesuffix(passed)
             scope["raw_path"], scope["path"] = passed.encode("latin-1"), unquote(passed)
         first = _first_of(path) if passed is None else ""
         is_own, is_resume = passed is None and first in OWN, passed is None and path.startswith(RESUME)
@@ -268,7 +269,7 @@ class Gateway:
         self._require_open(values)
         place, path = self._place(path) if passed is None else self._place(passed, own_login=True)
         head = RequestHead(scope["method"], query, self._admission.without_users(headers), values)
-        request = Incoming(head, receive, send, connection, entry, key, given, place, path, head.options())
+        request = Incoming(head, receive, send, connection, entry, key, given, place, path, head.options(), key_path)
         await self._dispatch.relay(request)
 
     def _require_open(self, values: dict[bytes, bytes]) -> None:

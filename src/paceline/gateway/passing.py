@@ -119,22 +119,34 @@ class Passing:
 
 
 async def _lead_back(request: Incoming, reply: ClientReply) -> None:
-    """Make the gateway's address of the one that a server names as its own: SDKs would send it the client's key, or the gateway its bytes."""
+    """Make the gateway's address of the one that a server names as its own: SDKs send it the client's key, or the bytes of an upload."""
     host, upstream = request.head.header("host"), reply.upstream
     if upstream is None or not host:
         return
     forwarded_as, root = request.head.header("x-forwarded-proto"), upstream.root.encode() + b"/"
     scheme = "https" if forwarded_as.startswith("https") else request.connection.scope["scheme"]
-    here = f"{scheme}://{host}/{quote(upstream.name, safe=punctuation)}/".encode("latin-1")
-    # The SDK for Python sends no key with the bytes of an upload.
-    admitted = b"&key=" + quote(request.given).encode() if request.given else b""
-    behind = dict.fromkeys(_UPLOADS, admitted) | ({b"location": b""} if reply.of_gateway else {})
-    reply.headers = [
-        (name, here + value.removeprefix(root) + behind[name] if name in behind and value.startswith(root) else value)
-        for name, value in reply.headers
-    ]
-    is_batch = reply.of_gateway and reply.is_good and _BATCHES.search(request.path)
-    if is_batch and len(body := await reply.plain(LIST_MAX)) <= LIST_MAX:
-        led = re.sub(rb'("results_url"\s*:\s*")' + re.escape(root), lambda found: found[1] + here, body)
-        if led != body:
-            reply.put(reply.status, reply.headers, led)
+    here = f"{scheme}://{host}{request.key_path}/{quote(upstream.name, safe=punctuation)}/".encode("latin-1")
+
+    def led(name: bytes, value: bytes) -> bytes:
+        if not value.startswith(root):
+            return value
+        address = here + value.removeprefix(root)
+        if name in _UPLOADS:
+            return _with_key(address, request.given)
+        return address if name == b"location" and reply.of_gateway else value
+
+    reply.headers = [(name, led(name, value)) for name, value in reply.headers]
+    if reply.of_gateway and reply.is_good and _BATCHES.search(request.path):
+        body = await reply.plain(LIST_MAX)
+        if len(body) > LIST_MAX:
+            return
+        changed = re.sub(rb'("results_url"\s*:\s*")' + re.escape(root), lambda found: found[1] + here, body)
+        if changed != body:
+            reply.put(reply.status, reply.headers, changed)
+
+
+def _with_key(address: bytes, given: str) -> bytes:
+    """An address with the client's key in its query: google-genai for Python sends no key with the bytes of an upload."""
+    if not given:
+        return address
+    return address + (b"&" if b"?" in address else b"?") + b"key=" + quote(given).encode()
