@@ -414,11 +414,14 @@ class TestUploads:
             assert not server.client._servers[server.upstream.root].idle
 
     async def test_one_is_read_before_more_is_sent_to_a_server_that_has_closed(self):
+        body = bytes(200_000)  # more than is read in one step
+
         def serve(listener):
             accepted, _ = listener.accept()
-            with accepted:
-                accepted.recv(1)
-                accepted.sendall(OK.replace(b"200 OK", b"413 No"))
+            with accepted, accepted.makefile("rb") as file:
+                while file.readline() != b"begun\r\n":
+                    pass
+                accepted.sendall(b"HTTP/1.1 413 No\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
 
         async def come():
             yield b"begun"
@@ -434,7 +437,10 @@ class TestUploads:
             answer = await HttpClient(10.0, ssl.create_default_context()).fetch(
                 upstream, "POST", "/v1/files", [], Upload(None, come())
             )
-            assert (answer.status, await answer.read()) == (413, b"ok")
+            parts = []
+            while part := await answer.read():
+                parts.append(part)
+            assert (answer.status, b"".join(parts)) == (413, body)
 
     async def test_an_answer_that_stalls_after_an_early_head_is_a_timeout(self):
         async with Server(OK.removesuffix(b"ok")) as server:

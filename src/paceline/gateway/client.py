@@ -152,6 +152,8 @@ async def _send_parts(connection: ServerConnection, answer: Answer, upload: Uplo
                 # and in the next one asyncio's own loop reads it.
                 await asyncio.sleep(0)
                 await asyncio.sleep(0)
+                if answer.head.done():
+                    return
                 await connection.send(part if upload.length is not None else b"%x\r\n%b\r\n" % (len(part), part))
                 answer.watch.renew()
                 answer.watch.starves = True
