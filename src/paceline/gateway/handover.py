@@ -105,11 +105,17 @@ def _open(number: int, channel: int, *, supervised: bool) -> tuple[socket.socket
     above.set_inheritable(False)
     if supervised:
         _heed(above)
-    return listener, partial(above.sendall, b"1")
+        return listener, partial(above.sendall, b"1")
+
+    def tell() -> None:
+        with above:
+            above.sendall(b"1")
+
+    return listener, tell
 
 
 def _heed(above: socket.socket) -> None:
-    """Heed the signals that come from the process above, which Windows has none for; and end with that process: it would keep the port."""
+    """End when the process above ends: this one would keep the port. On Windows, the signals that it sends come here, too."""
 
     def wait() -> None:
         number = b""
@@ -193,7 +199,7 @@ class Successor:
         if not told:
             self.process.kill()
             self.process.wait()
-        if not (told and self._supervised):  # a supervised process ends when its channel does
+        if not (told and self._supervised):  # a supervised process ends when its channel closes
             self._channel.close()
         return told
 
