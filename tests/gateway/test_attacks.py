@@ -292,6 +292,8 @@ class TestFraming:
             assert read(connection, 1) == b"HTTP/1.1 100 Continue\r\n\r\n"
             connection.sendall(BODY)
             assert answers(read(connection, 1)) == [200]
+            connection.sendall(post(CHAT, *expects, b"origin: null", length=False, body=b""))
+            assert (answers(read(connection, 1)), connection.recv(1)) == ([403], b"")
         assert b"expect" not in upstream.raw.lower()
 
     def test_an_early_answer_does_not_cut_the_body_off(self, open_gateway, upstream):
