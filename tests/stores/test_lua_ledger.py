@@ -10,7 +10,7 @@ from lua_worlds import DAY_US, EPOCH_US, GRID_US, LuaLedger, World
 from paceline.core.meters import window_starts
 from paceline.core.quota import NS, Quota, Rule
 from paceline.core.unstated.measured import InFlightMeter, RateMeter
-from paceline.shared.ledger import SharedLedger
+from paceline.shared.ledger import GRACE_NS, SharedLedger
 from paceline.shared.messages import Refused, Settled
 from paceline.shared.meters import BOUNDLESS, of
 from shared_pools import message_of
@@ -121,6 +121,16 @@ def test_what_follows_on_a_probe_is_the_same(lua, told, after_s, granted, probe)
         say(2.1, who, news)
     reply = say(after_s, "c", wants=[[1.0]])
     assert (len(reply.grants), reply.probe) == (granted, probe)
+
+
+def test_a_place_ends_at_the_same_moment_when_its_process_is_overdue(lua):
+    ledger, quotas = SharedLedger(), (Quota.parse("60 requests/min burst 1"),)
+    due_us, asked = 1_000_000 + GRACE_NS // 1_000, []
+    for after_us, who in ((0, "z"), (0, "a"), (due_us, "b"), (due_us + 1, "c")):
+        message = message_of(who, 1, quotas, [-1], headroom_s=0.0, wants=[[1.0]], place_ns=5 * NS * (who == "a"))
+        theirs, ours = lua(EPOCH_US + after_us, message), ledger.apply((EPOCH_US + after_us) * 1_000, message)
+        asked.append((len(theirs.grants), len(ours.grants)))
+    assert asked == [(1, 1), (0, 0), (0, 0), (1, 1)]
 
 
 def test_what_was_used_a_month_ago_counts_no_longer_when_the_epoch_has_moved_twice(lua):
