@@ -268,8 +268,8 @@ class Gateway:
             return
         self._require_open(values)
         place, path = self._place(path) if passed is None else self._place(passed, own_login=True)
-        head = RequestHead(scope["method"], query, self._admission.without_users(headers), values)
-        request = Incoming(head, receive, send, connection, entry, key, given, place, path, head.options(), key_path)
+        head = RequestHead(scope["method"], query, self._admission.without_users(headers), values, key_path)
+        request = Incoming(head, receive, send, connection, entry, key, given, place, path, head.options())
         await self._dispatch.relay(request)
 
     def _require_open(self, values: dict[bytes, bytes]) -> None:

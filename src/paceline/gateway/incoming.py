@@ -49,12 +49,14 @@ class RequestHead(NamedTuple):
         query: The query of its target.
         headers: Its headers that may be passed on.
         first: The first value of each of its headers.
+        key_path: What its path began with, where that was a key of the gateway: a slash and the key.
     """
 
     method: str
     query: str
     headers: Headers
     first: Mapping[bytes, bytes]
+    key_path: str = ""
 
     def options(self) -> dict[bytes, str]:
         """The headers that are options of the gateway."""
@@ -86,7 +88,6 @@ class Incoming:
         place: Where it goes.
         path: Its path there, not decoded.
         options: Its options for the gateway, by the headers that have them.
-        key_path: What its path began with, where that was a key of the gateway: a slash and the key.
         open_path: Its path at the gateway, where the name of a model has led to the place; empty where the path has.
         parts: What has been counted of its body, and is in memory.
     """
@@ -101,7 +102,6 @@ class Incoming:
     place: Destination
     path: str
     options: Mapping[bytes, str] = field(default_factory=dict)
-    key_path: str = ""
     open_path: str = ""
     parts: list[bytes] = field(default_factory=list)
 

@@ -125,7 +125,7 @@ async def _lead_back(request: Incoming, reply: ClientReply) -> None:
         return
     forwarded_as, root = request.head.header("x-forwarded-proto"), upstream.root.encode() + b"/"
     scheme = "https" if forwarded_as.startswith("https") else request.connection.scope["scheme"]
-    here = f"{scheme}://{host}{request.key_path}/{quote(upstream.name, safe=punctuation)}/".encode("latin-1")
+    here = f"{scheme}://{host}{request.head.key_path}/{quote(upstream.name, safe=punctuation)}/".encode("latin-1")
 
     def led(name: bytes, value: bytes) -> bytes:
         if not value.startswith(root):

@@ -101,9 +101,7 @@ def run(
         settings.write_bytes(pickle.dumps(({**arguments, "store": store}, provider, facts.projects())))
         path = os.pathsep.join(filter(None, (str(SITE), os.environ.get("PYTHONPATH"))))
         environ = {**os.environ, "PYTHONPATH": path, VARIABLE: str(settings)}
-        # What cannot be started needs no gateway. Windows starts more than is in PATH, and elsewhere an empty PATH is this folder.
-        searched = os.pathsep.join(os.get_exec_path()) or os.curdir
-        begin = gateway if sys.platform == "win32" or shutil.which(command[0], path=searched) else None
+        begin = gateway if _may_start(command[0]) else None  # what cannot be started needs none
         try:
             with nullcontext(Led({})) if begin is None else begin(home, store, tally.count) as led:
                 at = program_at(command) + 1
@@ -119,6 +117,12 @@ def run(
         say(line)
     lacking = failed or (gateway is not None and not any(record["pools"] for record in records))
     return NOT_PACED if strict and lacking and code == 0 else code
+
+
+def _may_start(program: str) -> bool:
+    """Whether a program can be started, as far as is known: Windows starts more than is in PATH."""
+    searched = os.pathsep.join(os.get_exec_path()) or os.curdir  # an empty PATH is this folder
+    return sys.platform == "win32" or shutil.which(program, path=searched) is not None
 
 
 def _run(command: Sequence[str], environ: Mapping[str, str]) -> int:
