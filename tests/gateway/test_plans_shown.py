@@ -15,11 +15,11 @@ from click.testing import CliRunner
 from gateway_helpers import Stub, stub
 
 import paceline
-import paceline.cli.exec
 from grids import some
 from odd_server import SSE, sse
+from paceline.cli import exec_windows
 from paceline.cli.app import app as cli
-from paceline.cli.exec import WindowWatch, fills_terminal
+from paceline.cli.exec_windows import WindowWatch, fills_terminal
 from paceline.core.results import Refusal, RefusalKind
 from paceline.gateway.keys import KeyFile
 from paceline.pacing.events import Event
@@ -225,7 +225,7 @@ def refusal(window):
 
 @pytest.mark.parametrize("at_once", [True, False])
 def test_exec_says_once_a_window_that_it_is_used_up(monkeypatch, at_once):
-    monkeypatch.setattr(paceline.cli.exec, "LOOK_S", 0.01)
+    monkeypatch.setattr(exec_windows, "LOOK_S", 0.01)
     limiter, said = paceline.Limiter({"jobs": "5 requests/min"}), []
     reading = PlanReading("5h", 1.0, 9_060.0, "rejected", read_s=time.time())
     limiter.pacer.pools.plans.read("anthropic@7f3a91", [reading])
