@@ -20,6 +20,7 @@ from paceline.gateway.held import HeldRequests
 from paceline.gateway.incoming import OPTION, Bodies, Incoming, number
 from paceline.gateway.keys import ClientKey, lists
 from paceline.gateway.life import Life
+from paceline.gateway.listing import own_list
 from paceline.gateway.metering import Metering
 from paceline.gateway.names import name_asked, renamed_path
 from paceline.gateway.passing import Passing
@@ -28,7 +29,7 @@ from paceline.gateway.reading import STICKY, Seen
 from paceline.gateway.refusals import CredentialRefusals
 from paceline.gateway.relay import HOP_BY_HOP, ClientReply, Relayed, forwarded, readable
 from paceline.gateway.shares import Shares
-from paceline.gateway.unmetered import own_list, send_unmetered
+from paceline.gateway.unmetered import send_unmetered
 from paceline.gateway.upstreams import ACCOUNT, JUDGED_HEADERS, LITELLM_KEY, OF_CLIENT, Upstream, path_at, without_key
 from paceline.gateway.waiting import Further, HeldRequest, KeptExchange, KeptRoutedExchange, Rhythm, rhythm_of
 from paceline.gateway.windows import bound, has_login, shut, shut_meanwhile

@@ -14,8 +14,8 @@ from paceline.core.quota import NS
 from paceline.gateway.connection import Headers
 from paceline.gateway.errors import hide_account
 from paceline.gateway.incoming import BODY_S, Incoming
+from paceline.gateway.listing import LIST_MAX
 from paceline.gateway.relay import HOP_BY_HOP, ClientReply, UnfinishedStreamError, forwarded, let_go
-from paceline.gateway.unmetered import LIST_MAX
 from paceline.pacing.answers import cause_of_error
 from paceline.pacing.pacer import Pacer
 
