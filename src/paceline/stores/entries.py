@@ -229,6 +229,7 @@ class EntryFile:
 def read_only(file: Path, timeout_s: float) -> sqlite3.Connection:
     """A connection to an existing file that writes nothing and needs no right to."""
     # Without a log no process has it open, and SQLite need not create its own files beside it.
+    # WEAK: a process that begins to write now changes what is read as unchanging, so this read may fail or miss it.
     how = "mode=ro" if file.with_name(f"{file.name}-wal").exists() else "mode=ro&immutable=1"
     return sqlite3.connect(f"{file.absolute().as_uri()}?{how}", uri=True, timeout=timeout_s)
 
