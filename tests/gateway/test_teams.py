@@ -74,6 +74,22 @@ class TestBounds:
             running.limiter.limit_lane("team/search", "100k requests/min")
             running.server.should_exit = True
 
+    def test_what_a_key_does_not_set_is_as_in_the_settings(self, serve, keys, client):
+        plain, own = keys.add("plain"), keys.add("own", limits=("2 requests/day",), weight=2.0)
+        lane = {"limits": ["1 requests/day"], "weight": 3.0, "priority": 4}
+        running = serve(Odd(), limits=FAST, lanes={"plain": lane, "own": lane})
+
+        def served(key):
+            headers = bearer(key, **{"x-paceline-timeout": "0"})
+            answers = [client.post(running.url + CHAT, json=chat(), headers=headers) for _ in range(3)]
+            return sum(answer.status_code == 200 for answer in answers)
+
+        assert [served(plain), served(own)] == [1, 2]
+        lanes, found = running.dispatch._metering.lanes, running.gateway._admission._keys.find
+        assert [(one.weight, one.priority) for one in (lanes.of(found(key), "") for key in (plain, own))] == [
+            (3.0, 4), (2.0, 4)
+        ]  # fmt: skip
+
     @pytest.mark.parametrize(("lane", "said"), [
         ("team/serach", "no key is in the team serach: mend the name, or `paceline keys add NAME --team serach`; did you mean 'team/search'?"),
         ("team/search", ""),

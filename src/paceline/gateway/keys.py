@@ -101,10 +101,10 @@ class ClientKey:
         name: The name of the key, and of its lane.
         secret: Its secret.
         created: When it was made, in UTC.
-        weight: The weight of its lane.
-        priority: The priority of its lane.
+        weight: The weight of its lane; 1: as in the settings.
+        priority: The priority of its lane; 0: as in the settings.
         models: Shell patterns of the models that it may use, with or without their provider; empty: all.
-        limits: Quotas that hold for the key over all models, as texts.
+        limits: Quotas that hold for the key over all models, as texts; empty: as in the settings.
         may_read: Whether it may read the page, the status and the metrics.
         may_resume: Whether it may end the stop of a pool.
         endpoints: Shell patterns of the unmetered endpoints that it may use: a path at the provider, after a method or for all

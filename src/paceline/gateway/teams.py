@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from paceline.core.hints import did_you_mean
-from paceline.core.queue import LANES_MAX, LaneSpec, line_of
+from paceline.core.queue import DEFAULT_LANE, LANES_MAX, LaneSpec, line_of
 from paceline.core.waits import OTHER
 from paceline.gateway.keys import ClientKey
 from paceline.limiter.limiter import Limiter
@@ -34,7 +34,8 @@ class ClientLanes:
         self._limiter = limiter
         self._of_key: dict[str, tuple[ClientKey, LaneSpec]] = {}  # the keys whose limits the limiter has
         self._of_user: dict[str, LaneSpec] = {}
-        self._teams = [one.name for one in limiter.pacer.settings.lanes if one.name.startswith(TEAM)]
+        self._limits = {one.name: one.limits for one in limiter.pacer.settings.lanes}
+        self._teams = [name for name in self._limits if name.startswith(TEAM)]
 
     def of(self, key: ClientKey, user: str) -> LaneSpec:
         """The lane of a request.
@@ -48,11 +49,16 @@ class ClientLanes:
         """
         known, lane = self._of_key.get(key.name, (None, None))
         if lane is None or known is not key:  # new, or read again
-            team = self._team(key) if key.team else None
-            lane = LaneSpec(key.name, key.weight, key.priority, parent=team)
-            self._limiter.limit_lane(key.name, key.limits)
+            lane = self._of(key)
+            self._limiter.limit_lane(key.name, key.limits or self._limits.get(key.name, ()))
             self._of_key[key.name] = key, lane
         return self._user(lane, user or UNNAMED) if key.users else lane
+
+    def _of(self, key: ClientKey) -> LaneSpec:
+        """The lane of a key; what the key does not set is as in the settings."""
+        own = self._limiter.pacer.lanes.of(lane=key.name)
+        weight = own.weight if key.weight == DEFAULT_LANE.weight else key.weight
+        return LaneSpec(key.name, weight, key.priority or own.priority, parent=self._team(key) if key.team else None)
 
     def _team(self, key: ClientKey) -> LaneSpec:
         """The lane of the team of a key; a slip in its name would end its limits in silence."""
