@@ -219,10 +219,19 @@ def facts_in(error: Mapping[str, Any], text: str) -> Said:
     return replace(said, unit=unit, period_s=period_s, limit=limit, wait_s=wait_s, reset_s=reset_s)
 
 
+_METRIC = re.compile(r"Quota exceeded for (?:metric: )?[\w.-]{1,80}/(\w{1,100})(?:[^,\n]{0,100}, limit: (\d{1,15}))?")
+"""What the message of Google says of each violated quota: its metric, and mostly its limit."""
+
+
 def _google_names(error: Mapping[str, Any], text: str) -> list[tuple[str, ...]]:
-    """The name, the metric and the value of each violated quota."""
-    named = [
-        tuple(as_text(quota.get(name)) for name in ("quotaId", "quotaMetric", "quotaValue"))
+    """The name, the metric and the value of each violated quota. Google leaves a value of 0 out of the details; the message has it."""
+    said = dict(_METRIC.findall(text))
+    named: list[tuple[str, ...]] = [
+        (
+            as_text(quota.get("quotaId")),
+            metric := as_text(quota.get("quotaMetric")),
+            as_text(quota.get("quotaValue")) or said.get(metric.rpartition("/")[2], ""),
+        )
         for failure in details_of(error, "QuotaFailure")
         for quota in items_of(failure.get("violations"), 20)
     ]
@@ -230,12 +239,7 @@ def _google_names(error: Mapping[str, Any], text: str) -> list[tuple[str, ...]]:
         fields = as_mapping(info.get("metadata"))
         if fields.get("quota_limit") or fields.get("quota_metric"):
             named.append(tuple(as_text(fields.get(f"quota_{name}")) for name in ("limit", "metric", "limit_value")))
-    start = text.find("Quota exceeded for ")
-    if not named and start >= 0:
-        words = text[start + 19 : start + 400].removeprefix("metric: ").split(maxsplit=1)
-        if words and "/" in words[0]:
-            named.append((words[0].partition("/")[2].rstrip(",."), "", ""))
-    return named
+    return named or [(metric, "", limit) for metric, limit in said.items()]
 
 
 def _google(error: Mapping[str, Any], text: str) -> tuple[str | None, float | None, float | None] | None:
