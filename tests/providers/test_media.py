@@ -57,9 +57,12 @@ def tokens(part):
         (b64(JPEG, "application/octet-stream"), "image"),  # Replicate
         (b64(RANDOM, "application/octet-stream"), "file"),
         ("data:;base64," + "=" * 2_000, "file"),
+        ({"prompt": "what?", "image": list(JPEG)}, "image"),  # Workers AI
+        ({"audio": list(MP3)}, "audio"),
+        ({"pcm": list(RANDOM)}, "file"),
     ],
 )
-def test_base64_under_any_name_is_one_medium(part, kind):
+def test_bytes_under_any_name_are_one_medium(part, kind):
     constant = getattr(MEDIA, kind)
     assert constant <= tokens(part) <= constant + 30
 
@@ -117,6 +120,13 @@ def test_several_media_and_the_words_between_them_count():
 )
 def test_a_text_stays_a_text(text):
     assert media_in(text) == ([], text)
+
+
+@pytest.mark.parametrize(
+    "ids", [[7] * 1_000, [7] * 1_000 + [-1] * 24, [7, 50_000] * 1_000], ids=["few", "one is no byte", "ids"]
+)
+def test_token_ids_count_one_each(ids):
+    assert tokens(ids) == len(ids)
 
 
 def wav(seconds, rate=16_000):

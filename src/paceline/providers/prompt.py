@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from paceline.estimation.estimate import estimate_tokens
-from paceline.estimation.media import SHORT, media_in
+from paceline.estimation.media import FILE, SHORT, kind_of, media_in
 from paceline.providers.forms import table
 
 PER_MESSAGE: Final = 4  # of a chat template: an assumption; the learned correction absorbs the rest
@@ -34,7 +34,7 @@ def prompt_tokens(parts: Sequence[Any], schemas: Any, encoding: str, media: Medi
 
     Args:
         parts: Messages, instructions, prompts: text, or any nesting of lists and objects that contains text. An integer
-            is one token (embeddings take token ids).
+            is one token (embeddings take token ids), but a long list of bytes is a medium (Workers AI).
         schemas: Tools and response formats, whose keys count too.
         encoding: The estimator's weights.
         media: The constants for parts that are not text.
@@ -67,8 +67,8 @@ def _gather(root: Any, texts: list[str], media: MediaTokens, *, keys: bool) -> i
             else:
                 tokens += _part(node, stack, texts, media)
         elif isinstance(node, list | tuple):
-            if node and type(node[0]) is int:  # token ids
-                tokens += len(node)
+            if node and type(node[0]) is int:
+                tokens += _numbers(node, media)
             else:
                 stack.extend(node)
         elif isinstance(node, int | float):
@@ -102,6 +102,13 @@ def _text(text: str, texts: list[str], media: MediaTokens) -> int:
     kinds, rest = media_in(text)
     texts.append(rest)
     return sum(getattr(media, kind) for kind in kinds)
+
+
+def _numbers(numbers: Sequence[Any], media: MediaTokens) -> int:
+    """The tokens of a list of integers: one each as token ids; a long one of bytes is a picture, a recording or a file."""
+    if len(numbers) < SHORT or not all(type(one) is int and 0 <= one < 256 for one in numbers[:SHORT]):
+        return len(numbers)
+    return int(getattr(media, kind_of(bytes(numbers[:SHORT])) or FILE))
 
 
 def _media(node: dict[str, Any], media: MediaTokens) -> int:
