@@ -139,6 +139,17 @@ def test_a_request_goes_after_the_stated_wait_and_not_by_the_numbers_beside_it()
     send(pool, 20.1)
 
 
+@pytest.mark.parametrize("sent", [3, 12])
+def test_each_refusal_shows_that_the_bucket_is_empty_and_no_more(sent):
+    """A limit far below the given one is learned while many are in flight: the server has a bucket of 3 a minute."""
+    pool = ungentle("600 requests/min")
+    said = Refusal(RefusalKind.RATE, retry_after_s=20.0, unit="requests", period_s=60.0, limit=3, used=3, requested=1)
+    for refused in [send(pool, n / 100) for n in range(sent)]:
+        pool.observe(T0 + NS, [Reading("requests", 3, 0, reset_s=60.0)], refused)
+        pool.refuse(T0 + NS, refused, said, 20.0)
+    send(pool, 23)
+
+
 def test_what_is_left_of_a_minute_is_no_lack_of_a_smaller_burst():
     """A window of a minute, without resets: of 60 less is left with each request."""
     pool = ungentle("60 requests/min burst 1")

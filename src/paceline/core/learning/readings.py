@@ -123,7 +123,8 @@ class Readings:
     def _take_level(self, told: _Told, note: Note, *, changed: bool) -> None:
         """Take the level and the burst of a bucket; what is none restarts, or is spread.
 
-        ``changed``: whether the limit or the refill has. Then the level is taken without a comparison.
+        ``changed``: whether the limit or the refill has. Then the level is taken without a comparison. A note of
+        another epoch cannot be compared either, but its answer may show that more is left.
         """
         now_ns, index, reading, sent_ns = told.now_ns, told.index, told.reading, told.reservation.granted_ns
         tracker, m = self._trackers[index], self._entries[index].meter
@@ -137,8 +138,8 @@ class Readings:
         if no_bucket:
             since = max(tracker.charges.total - note.charged, 0.0)
             self._corrections.spread(now_ns, index, max(m.quota.amount - (reading.remaining or 0.0), 0.0) + since)
-        elif changed and not holds_more:
-            tracker.take_level(now_ns, sent_ns, note, reading)
+        elif not holds_more and (changed or note.epoch != tracker.epoch):
+            tracker.take_level(now_ns, sent_ns, note, reading, raise_only=not changed)
         if (kept := tracker.kept) is not None:
             tracker.look_at_kept(now_ns, kept, partial(self._ledger.open_before, index))
 

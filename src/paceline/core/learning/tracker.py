@@ -265,8 +265,11 @@ class QuotaTracker:
         m, charged = self.entry.meter, self.charges.total
         return Note(m.full_at_ns - self.shifted_ns, charged, charged - self.entry.spent, self.epoch, m.held_ns)
 
-    def take_level(self, now_ns: int, sent_ns: int, note: Note, reading: Reading) -> None:
+    def take_level(self, now_ns: int, sent_ns: int, note: Note, reading: Reading, *, raise_only: bool = False) -> None:
         """Take the level from ``reading`` without a comparison, less the charges since: the limit has changed.
+
+        With ``raise_only`` it has changed before this answer came. The answer that changed it took all that was sent
+        after its own attempt for used; the answer to a later one shows what the server has counted of that.
 
         The server may have counted the attempts of about the same time after this one, so that all of them are used at
         least.
@@ -280,7 +283,8 @@ class QuotaTracker:
             since = max(self.charges.total - note.charged, 0.0) * bucket.ns_per_unit
             full_ns = self._full_since(now_ns, sent_ns - self.about_ns)
         by_ns = max(sent_ns + math.ceil(lack_ns + since), full_ns, now_ns) - bucket.full_at_ns
-        self._change(now_ns, What.SHIFT, by_ns)
+        if not raise_only or by_ns < 0:
+            self._change(now_ns, What.SHIFT, by_ns)
 
     def _full_since(self, now_ns: int, since_ns: int) -> int:
         """When the quota is full again if the charges since an instant are all that it lacks.
