@@ -360,3 +360,10 @@ class TestWithoutAmounts:
 
     def test_no_tokens_where_none_are_counted(self, limiter):
         assert limiter.try_acquire("cohere/rerank-v3.5").cost == {"requests": 1, "inputs": 1}
+
+    @pytest.mark.parametrize("reserved", [{"tokens": 800}, {"input_tokens": 600, "output_tokens": 200}], ids=str)
+    def test_tokens_that_a_joint_limit_alone_counts(self, reserved):
+        quotas = [f"100k {unit}/min" for unit in reserved]
+        limiter = paceline.Limiter({"own": "600 requests/min"}, joint_limits={"own": quotas})
+        limiter.try_acquire("own").settle()
+        assert spent(limiter, "joint/own") == reserved

@@ -276,13 +276,14 @@ def _completed(scheduler: Scheduler, cost: Cost, counted: Collection[str], warn:
     none of these. Its dollars are known to the user alone.
     """
     name, sent, bare = scheduler.pool.name, cost.get(REQUESTS, 1), cost.keys() <= {REQUESTS}
-    known = not sent or _is_sized(cost, counted)
+    anywhere = scheduler.stated.union(counted)  # also by a joint limit
+    known = not sent or _is_sized(cost, anywhere)
     if not known:
         from paceline.providers.answers import unsized_cost
 
-        cost |= unsized_cost(name, counted) | cost
-    elif TOKENS in cost and not SIDES.isdisjoint(scheduler.stated.union(counted, cost)):
-        split_tokens(name, cost, scheduler.stated.union(counted), scheduler.stated)
+        cost |= unsized_cost(name, anywhere) | cost
+    elif TOKENS in cost and not SIDES.isdisjoint(anywhere.union(cost)):
+        split_tokens(name, cost, anywhere, scheduler.stated)
     if sent and (left_out := set(counted).difference(cost, _USUAL)):
         # Of a unit that only answers have shown the caller need not know.
         own = {entry.unit for entry in scheduler.pool.capacity.ledger.entries if entry.given < math.inf} & left_out
