@@ -52,6 +52,25 @@ def test_an_http_response_and_a_mapping():
     assert paceline.finish_of(httpx.Response(200, json=body)).text == CUT
 
 
+@pytest.mark.parametrize(
+    ("error", "state", "words"),
+    [
+        ({"choices": None, "error": {"message": "Provider returned error", "code": 502}}, "empty", "returned error"),
+        ({"choices": None, "base_resp": {"status_code": 1002, "status_msg": "rate limit"}}, "empty", "rate limit"),
+        ({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}, "empty", "Overloaded"),
+        ({"error": {"message": "it was filtered", "code": "content_filter"}}, "blocked", "it was filtered"),
+    ],
+)
+def test_an_error_with_status_200_is_no_text(error, state, words):
+    """OpenRouter's and MiniMax's, as the SDK returns them, and Anthropic's and Azure's."""
+    body = {"id": "g", "object": "chat.completion", "created": 1, "model": "m"} | error if "choices" in error else error
+    for answer in (body, httpx.Response(200, json=body), ChatCompletion.construct(**body)):
+        finish = paceline.finish_of(answer)
+        assert (finish.state, finish.text) == (state, "")
+        with pytest.raises(paceline.UnfinishedError, match=words):
+            finish.whole()
+
+
 def test_an_object_by_its_attributes():
     class Plain:
         def __init__(self, **fields):

@@ -16,6 +16,7 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from paceline.core.results import UnfinishedError, public
+from paceline.responses.errors import blocks, error_in, has_content, message_of
 from paceline.responses.values import LISTS, MAPPING, as_mapping, as_text, at, table_beside
 
 
@@ -205,10 +206,11 @@ def finish_of(body: Any) -> Finish:
     """What the model has finished in an answer, of any API.
 
     Args:
-        body: The JSON value of the whole answer, which is no error; or its text, where it is not JSON.
+        body: The JSON value of the whole answer; or its text, where it is not JSON.
 
     Returns:
-        The finish. Of an API that generates no text, such as embeddings, the text is the JSON of its result.
+        The finish. Of an API that generates no text, such as embeddings, the text is the JSON of its result. An error
+        is no result: some gateways put it into an answer with status 200.
     """
     if isinstance(body, str):
         return Finish(State.COMPLETE, text=body)
@@ -265,6 +267,9 @@ def _of_data(body: Any) -> Finish:
     job = as_text(body.get("status")) if "id" in body else ""
     if STATES.get(job.lower()) is State.EMPTY:
         return Finish(State.EMPTY, job, words=as_text(body.get("error")))
+    if (error := error_in(body)) is not None and not has_content(body):
+        state = State.BLOCKED if blocks(body) else State.EMPTY
+        return Finish(state, as_text(error.get("code") or error.get("type"))[:100], words=message_of(error))
     rest = {name: value for name, value in body.items() if name not in _ANSWERS["envelope"] and value is not None}
     if not rest:  # it is made later
         return Finish(State.COMPLETE, text=_as_json(dict(body))) if job else Finish(State.EMPTY)
