@@ -28,6 +28,11 @@ def codex(wait_s):
     return {"x-codex-primary-used-percent": "100"}, {"type": "usage_limit_reached", **said}
 
 
+def of_tokens(wait_s):
+    """It names a unit, and no quota whose period explains the wait."""
+    return {"retry-after": str(int(wait_s))}, {"type": "tokens", "message": "Rate limit reached"}
+
+
 class Plan(Fleet):
     """``windows`` windows of ``hours``, each of which admits ``budget`` requests; ``says_s``: the stated wait, by the true one."""
 
@@ -85,6 +90,15 @@ def test_each_window_is_used_as_fast_as_the_first_one(monkeypatch, window, form)
     assert plan.took_s <= 1.01 * plan.ideal_s, plan.said()
     assert len(plan.refused) <= refused * plan.between, plan.said()
     assert limits(plan) == hosts * [(60, {})]
+
+
+@pytest.mark.parametrize("minutes", [3, 20])
+def test_a_wait_that_is_true_teaches_no_rate_by_its_tests(monkeypatch, minutes):
+    """They are refused before its end, as it says: 1.5 and 1.9 times the ideal if each lowers the rate."""
+    plan = Plan(monkeypatch, of_tokens, minutes / 60, 30, 8).run(1e9)
+    assert plan.lost == 0
+    assert plan.took_s <= 1.2 * plan.ideal_s, plan.said()
+    assert len(plan.refused) <= 10 * plan.between, plan.said()
 
 
 @pytest.mark.long("a world of thousands of requests")
