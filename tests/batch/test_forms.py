@@ -260,7 +260,7 @@ SOUND = {"prompt": "Why?"}
     ("content", "name", "form", "message"),
     [
         ("id,text\na,b\nb\n", "p.csv", {"column": "text"}, "it has 1 fields, and the table has 2 columns"),
-        ("id,text\na,b\nb,c,d\n", "p.csv", {"column": "text"}, "it has 3 fields, and the table has 2 columns"),
+        ("id,text\na,b\nb,c,d\n", "p.csv", {"column": "text"}, "has 3 fields, and the table has 2 columns: put a value with ',' in it into quotes"),
         ("id,text\na,b\nb, \n", "p.csv", {"column": "text"}, "'text', which is the prompt, has no value"),
         ("id,text\na,b\nb,\n", "p.csv", {"template": "Say {text}"}, "'text', which the template names, has no value"),
         (rows(SOUND, {"x": "a"}), "p.jsonl", {}, "it has no 'prompt': its fields are x"),

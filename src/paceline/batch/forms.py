@@ -321,7 +321,7 @@ def _maker(rows: Sequence[Row], form: Form, name: str, kind: str, folder: Path) 
     """
     sound = [row for row in rows if not isinstance(row, reading.Damaged)]
     if not sound:
-        raise UnknownFormError(f"{name}: {cast('reading.Damaged', rows[0]).problem}")
+        raise UnknownFormError(f"{name}: row 1: {cast('reading.Damaged', rows[0]).problem}")
     shape: dict[str, Any] = {}
     for row in sound:
         shape |= {key: value for key, value in row.items() if key not in shape or is_missing(shape[key])}

@@ -386,7 +386,8 @@ def _table(reader: csv.DictReader[str], name: str) -> _Rows:
             if None in row or None in row.values():
                 more: Any = row.pop(None, ())
                 found = sum(value is not None for value in row.values()) + len(more)
-                yield Damaged(f"it has {found} fields, and the table has {len(row)} columns", row)
+                remedy = f": put a value with {reader.reader.dialect.delimiter!r} in it into quotes" if more else ""
+                yield Damaged(f"it has {found} fields, and the table has {len(row)} columns{remedy}", row)
             else:
                 yield row
     except csv.Error as error:
