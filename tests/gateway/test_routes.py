@@ -187,6 +187,21 @@ def test_a_server_that_is_down_and_one_without_a_key_are_passed(routed, ask, key
     assert answer.headers["x-paceline-fallback"] == "c/llama after down/x (unreachable), cohere/y (no_key)"
 
 
+@pytest.mark.parametrize(
+    ("server", "advice"),
+    [("cohere", "CO_API_KEY for it"), ("own", 'key_env = "" for it in [upstreams] if it needs none')],
+)
+def test_what_to_do_about_a_key_that_is_missing(routed, client, keys, nowhere, monkeypatch, server, advice):
+    """A server of the user's own may need none."""
+    for variable in ("CO_API_KEY", "VLLM_API_KEY"):
+        monkeypatch.delenv(variable, raising=False)
+    more = {"own": {"provider": "vllm", "base_url": nowhere}, "cohere": {}}
+    running = routed({"smart": "a/gpt-5"}, more=more, keys=keys.file)
+    answer = client.post(f"{running.url}/{server}/v1/chat/completions", json=chat(), headers=bearer(keys.add("mine")))
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "paceline_no_key")
+    assert answer.json()["error"]["message"].endswith(advice)
+
+
 def test_one_that_nothing_answers_is_named(routed, servers, client, ask, caplog, tmp_path, nowhere):
     """To the client and in the log."""
     table = {"provider": "openai", "base_url": nowhere, "key_env": "KEY_A"}

@@ -363,6 +363,8 @@ def _check_keys(request: Incoming) -> None:
         if needs and not upstream.key:
             variable = upstream.provider.key_env
             why = f"set {variable} for it" if variable else no_keys(upstream.provider.name)
+            if not upstream.is_home:  # a server of the user's own
+                why += ', or write key_env = "" for it in [upstreams] if it needs none'
             raise RequestError(503, "no_key", f"the gateway has no key for {upstream.name}: {why}")
 
 
