@@ -7,6 +7,7 @@ import pytest
 import paceline
 from paceline.config.servers import address_of
 from paceline.core.results import PacelineWarning, SettingsError
+from paceline.providers.forms import table
 from paceline.providers.registry import PROVIDERS, provider_for_host, provider_named
 from paceline.providers.roots import joined, usual_root
 from paceline.providers.tables import UNKNOWN
@@ -61,7 +62,7 @@ OWN = {  # the address is the user's own
     "cloudflare": "https://api.cloudflare.com/client/v4/accounts/ACCOUNT_ID/ai/v1/chat/completions",
     "vllm": "http://localhost:8000/v1/chat/completions",
 }
-WITHOUT_CHAT = {"voyage", "replicate", "chatgpt"}
+WITHOUT_CHAT = {"voyage", "jina", "replicate", "chatgpt"}
 
 
 def test_each_provider_has_a_place():
@@ -72,6 +73,7 @@ def test_each_provider_has_a_place():
         assert entry.own or entry.hosts[0].count("*") == 0, name
         assert entry.own or urlsplit(usual_root(provider)).hostname == entry.hosts[0]
         assert all(provider_for_host(host) is provider for host in entry.hosts)
+    assert table("dialects").keys() <= PROVIDERS.keys(), "a provider is known, and its address is not"
 
 
 def test_all_hosts_are_told_apart():
