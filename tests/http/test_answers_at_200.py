@@ -186,6 +186,19 @@ def test_what_was_held_comes_whole_and_is_settled(serve, ask, size):
 
 
 @each_reader
+@pytest.mark.parametrize("code", ["context_length_exceeded", "invalid_prompt", "invalid_image"])
+def test_an_error_of_the_request_at_the_beginning_of_a_stream_comes_as_its_event(serve, ask, code):
+    """Codex knows by the event that its context is full. A 500 instead is what it, and SDKs, repeat."""
+    failed = {"id": "r", "status": "failed", "error": {"code": code, "message": "no"}}
+    said = sse({"type": "response.created"}, {"type": "response.failed", "response": failed}, name=True)
+    server, limiter = serve(lambda *_: (200, SSE, said)), limiter_of()
+    with paceline.instrument(limiter, provider="openai"):
+        assert ask(chat_at(server), STREAM) == (200, b"".join(said))
+    assert (len(server.asked), pool_of(limiter)["in_flight"]) == (1, 0)
+    assert [(row["status"], row["cause"]) for row in limiter.status()["answers"]] == [(400, "request")]
+
+
+@each_reader
 def test_the_first_content_is_not_waited_beyond(serve, ask):
     """The rest of the answer comes when the caller has had its beginning."""
     go = threading.Event()

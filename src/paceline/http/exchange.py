@@ -39,7 +39,8 @@ from paceline.providers.answers import plausible
 from paceline.providers.base import COUNTING, Usage, UsageReader
 from paceline.providers.plan_headers import plan_headers_in, plan_readings
 from paceline.providers.refusals import refuses_key
-from paceline.providers.verdict import Beginning, Judged, Verdict
+from paceline.providers.verdict import REQUEST_FAULT, Beginning, Judged, Verdict
+from paceline.responses.events import is_stream
 from paceline.responses.finish import state_of
 from paceline.responses.values import MAPPING
 
@@ -394,8 +395,11 @@ class Exchange:
 
     async def _shown(self, response: Any, judged: Judged) -> Any:
         """The response for the caller: one that says with its status what its body says."""
-        if self.http.head(response)[0] == judged.status:
+        status, headers = self.http.head(response)
+        if status == judged.status:
             return response
+        if judged.status == REQUEST_FAULT and is_stream(headers.get("content-type", "")):
+            return response  # nothing is to be repeated: agents know the error by its event, as Codex a context that is full
         await self.http.close(response)
         error, word = judged.error, {}
         if judged.verdict is Verdict.UNREADABLE:

@@ -43,6 +43,9 @@ WHOLE_MAX: Final = 8 * 2**20
 START_KEPT: Final = 10_000
 """Bytes of an unreadable body that are kept."""
 
+REQUEST_FAULT: Final = 400
+"""The status of an error of the request itself, which no other attempt, key or server would mend."""
+
 SERVER_FAULT: Final = 500
 """The status of an error that names none."""
 
