@@ -4,8 +4,12 @@ import csv
 import gzip
 import io
 import json
+import os
 import sys
+import tempfile
 import zipfile
+from functools import partial
+from pathlib import Path
 
 import pytest
 from batch_helpers import call, chat, message, write_lines
@@ -16,6 +20,7 @@ from paceline.batch.requests import request_of
 from paceline.core.results import SettingsError
 from paceline.providers.roots import joined
 
+FULL = Path("/dev/full")
 TEXTS = ["Why is the sky blue?", 'Grüße, "Welt"\nund mehr', "三"]
 
 
@@ -313,6 +318,34 @@ def test_damage_is_named_with_its_place(content, name, form, message):
     with pytest.raises(SettingsError) as caught:
         lines(content, name, model="m", **form)
     assert message in str(caught.value)
+
+
+@pytest.fixture
+def full(monkeypatch):
+    """A folder for temporary files without room; what is said of it."""
+    if not FULL.exists():
+        pytest.skip("it is a device of Linux")
+    place = tempfile.gettempdir()
+    monkeypatch.setattr(tempfile, "TemporaryFile", partial(FULL.open, "r+b", buffering=0))
+    return f"a temporary file in {place} cannot be written: No space left on device; set TMPDIR to a folder with room"
+
+
+@pytest.mark.parametrize(
+    ("content", "name"), [(table(), "p.csv"), (gzip.compress(rows(chat("a")).encode()), "p.jsonl.gz")]
+)
+def test_no_room_for_a_temporary_file_is_no_fault_of_the_input(content, name, full):
+    with pytest.raises(SettingsError) as caught:
+        lines(content, name, model="m", column="text")
+    assert str(caught.value) == full
+
+
+def test_no_room_for_the_copy_of_a_pipe_is_said(full, tmp_path):
+    reader, writer = os.pipe()
+    os.write(writer, table().encode())
+    os.close(writer)
+    _, said = call(f"/dev/fd/{reader}", "-o", tmp_path / "out.jsonl", base_url="http://127.0.0.1:1", code=2)
+    os.close(reader)
+    assert said == f"paceline run: {full}\n"
 
 
 def test_the_first_line_may_be_the_broken_one():

@@ -11,7 +11,7 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
@@ -706,8 +706,9 @@ def _open_input(path: str) -> BinaryIO:
     if stat.S_ISREG(os.fstat(file.fileno()).st_mode) and file.seekable():
         file.seek(0)
         return file
-    spool = temporary()
-    with file:
+    with file, ExitStack() as made:
+        spool = made.enter_context(temporary())
         shutil.copyfileobj(file, spool, 2**20)
-    spool.seek(0)
+        spool.seek(0)
+        made.pop_all()
     return spool

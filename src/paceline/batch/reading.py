@@ -7,6 +7,7 @@ import csv
 import gzip
 import io
 import json
+import os
 import re
 import shutil
 import tempfile
@@ -21,7 +22,7 @@ from unicodedata import normalize
 from zipfile import BadZipFile, ZipFile
 
 from paceline.batch.requests import BadLineError, decode
-from paceline.core.results import SettingsError
+from paceline.core.results import SettingsError, explaining
 from paceline.data.frames import is_missing, require_unique
 
 PROMPTS: Final = ("prompt", "messages")
@@ -57,6 +58,8 @@ _Rows = Iterator[Mapping[str, Any]]
 _decoder, _SOLID = json.JSONDecoder(), re.compile(r"\S")
 _FIELD: Final = 2**31 - 1
 """The longest field of a table that the module csv takes on every system. Its own limit is shorter than a long prompt."""
+_ELSEWHERE: Final = "; set TMPDIR to a folder with room"
+"""What to do if a temporary file cannot be written."""
 
 
 OF_JSON: Final = (".jsonl", ".ndjson", ".json")
@@ -155,9 +158,23 @@ def _unpacked(opened: ExitStack, file: BinaryIO) -> tuple[BinaryIO, str]:
     return content, "gzip, " if is_gzip else "zstd, "
 
 
+class _Temporary(io.FileIO):
+    """A temporary file. If its folder has no room, that is no error of the input that is copied to it."""
+
+    def write(self, data: Any, /) -> int:
+        with explaining(f"a temporary file in {tempfile.gettempdir()} cannot be written", _ELSEWHERE):
+            return super().write(data)
+
+
 def temporary() -> BinaryIO:
-    """A temporary file, which can be read twice."""
-    return cast("BinaryIO", tempfile.TemporaryFile())
+    """A temporary file, which can be read twice.
+
+    Raises:
+        SettingsError: It cannot be made. Each later write that does not succeed raises one, too.
+    """
+    with explaining("no temporary file can be made", _ELSEWHERE), tempfile.TemporaryFile() as file:
+        raw = _Temporary(os.dup(file.fileno()), "r+b")  # which stays open when the block closes its own
+    return cast("BinaryIO", io.BufferedRandom(raw))
 
 
 def _zstd(file: BinaryIO) -> BinaryIO:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import os
+import tempfile
 import time
 from array import array
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, cast
 
 from paceline.batch.acceptance import UNREAD, maximum_of
 from paceline.batch.answers import Record, RunAnswers
 from paceline.batch.api import Result
 from paceline.batch.chunks import BatchKind
-from paceline.batch.reading import temporary
 from paceline.batch.results import encode_answer
 from paceline.batch.runner import FAILED, WRITE_AGAIN_S
 from paceline.batch.timing import StopError, Timing
@@ -67,7 +67,7 @@ class AnswerWriter:
     @cached_property
     def _records(self) -> BinaryIO:
         """The records of the first answers, which may be many."""
-        return self._opened.enter_context(temporary())
+        return cast("BinaryIO", self._opened.enter_context(tempfile.TemporaryFile()))
 
     def note(self, line: int, maximum: int) -> None:
         """Note the maximum of tokens that a request has in the input."""
