@@ -93,6 +93,13 @@ def test_a_column_of_the_input_stays(run, tmp_path, emulator):
     assert row["reply"]
 
 
+@pytest.mark.parametrize(("name", "words"), [("error", ()), ("finish", ("--cut-off", "keep"))])
+def test_answers_have_a_column_of_their_own(run, name, words, emulator):
+    before = emulator.tally()["admitted"]
+    assert f"'{name}' is the name of another new column" in run(TEXT, *WORDS, *words, "--into", name, code=2)
+    assert emulator.tally()["admitted"] == before
+
+
 @pytest.mark.parametrize(
     ("error", "code", "words"),
     [

@@ -44,6 +44,11 @@ def test_a_function_may_return_messages(ask):
     assert all(row["reply"] for row in answered)
 
 
+def test_answers_cannot_have_the_column_of_the_errors(ask):
+    with pytest.raises(paceline.SettingsError, match="'error' is the name of another new column"):
+        ask(ROWS, prompt="text", into="error")
+
+
 def test_no_line_names_what_is_gone_after_the_run(ask, tmp_path, capsys):
     ask(ROWS, prompt="text", progress=True)
     assert "answers are in" not in capsys.readouterr().err

@@ -171,7 +171,7 @@ class Job:
             with given.file:
                 rows = partial(identified, file, self.source, form, given)
                 if table is not None:
-                    table.require_column(rows)
+                    table.require_column(rows, self.output.acceptance)
                 with closing(ResultsFile(path, self.output.acceptance)) as results, explained():
                     given.file.seek(0)
                     answers = RunAnswers(results, Index(), RunTally(bill=Bill(self.config.prices or {})), view)

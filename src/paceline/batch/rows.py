@@ -18,7 +18,7 @@ from paceline.batch.acceptance import Acceptance
 from paceline.batch.caller import Call
 from paceline.batch.forms import Form, lines_of
 from paceline.batch.reading import Damaged, read_rows
-from paceline.batch.tables import UNSENT, RecordedAnswers, Table, columns
+from paceline.batch.tables import RecordedAnswers, Table, columns, new_columns
 from paceline.core.hints import needs
 from paceline.core.results import SettingsError, explaining
 from paceline.data.frames import Made, Vectors, dicts, rows_of
@@ -134,7 +134,7 @@ def run(
         files=_each(files),
         caller=Call(),
     )
-    names = [name for name, _ in columns(UNSENT, into, acceptance)]
+    names = new_columns(into, acceptance)
     asked, form = _asked(found, prompt, form, names, strict=strict)
     kept, written = _places(journal, output, into)
     batching = Batching(mode, _deadline(mode, deadline, kept))

@@ -85,12 +85,13 @@ class Table:
                 "another output with -o"
             )
 
-    def require_column(self, rows: Rows) -> None:
-        """Refuse to replace a column of the input.
+    def require_column(self, rows: Rows, acceptance: Acceptance) -> None:
+        """Refuse to replace a column of the input, or one of the new columns by another.
 
         Raises:
-            SettingsError: The rows have the column of the answers.
+            SettingsError: The rows have the column of the answers, or another new column has its name.
         """
+        new_columns(self.into, acceptance)
         with rows() as found:
             first = next(found, (None, {}))[1]
         if self.into in first:
@@ -126,6 +127,20 @@ class Table:
                     names = list(dict.fromkeys(name for row in whole(given) for name in row))
                 with rows() as given:
                     return _csv(file, names, whole(given), "\t" if self.path.lower().endswith(".tsv") else ",")
+
+
+def new_columns(into: str, acceptance: Acceptance) -> list[str]:
+    """The names of the new columns.
+
+    Raises:
+        SettingsError: Two of them have one name.
+    """
+    names = [name for name, _ in columns(UNSENT, into, acceptance)]
+    if into in names[1:]:
+        raise SettingsError(
+            f"{into!r} is the name of another new column: name the one of the answers, e.g. --into reply (in Python: into=)"
+        )
+    return names
 
 
 def columns(told: Told, into: str, acceptance: Acceptance) -> list[tuple[str, Any]]:
