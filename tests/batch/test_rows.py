@@ -49,6 +49,19 @@ def test_answers_cannot_have_the_column_of_the_errors(ask):
         ask(ROWS, prompt="text", into="error")
 
 
+def test_a_folder_for_temporary_files_without_room_is_named(ask):
+    resource = pytest.importorskip("resource", reason="Windows has no such limits")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+    try:
+        with pytest.raises(
+            paceline.SettingsError, match=r"a temporary file in .* cannot be written: File too large; set"
+        ):
+            ask(ROWS, prompt="text")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
 def test_no_line_names_what_is_gone_after_the_run(ask, tmp_path, capsys):
     ask(ROWS, prompt="text", progress=True)
     assert "answers are in" not in capsys.readouterr().err

@@ -12,7 +12,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import islice
@@ -162,8 +162,13 @@ class _Temporary(io.FileIO):
     """A temporary file. If its folder has no room, that is no error of the input that is copied to it."""
 
     def write(self, data: Any, /) -> int:
-        with explaining(f"a temporary file in {tempfile.gettempdir()} cannot be written", _ELSEWHERE):
+        with writing_temporary():
             return super().write(data)
+
+
+def writing_temporary() -> AbstractContextManager[None]:
+    """Explain that a temporary file cannot be written in the block: by its folder, not by the input."""
+    return explaining(f"a temporary file in {tempfile.gettempdir()} cannot be written", _ELSEWHERE)
 
 
 def temporary() -> BinaryIO:

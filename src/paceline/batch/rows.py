@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast
 from paceline.batch.acceptance import Acceptance
 from paceline.batch.caller import Call
 from paceline.batch.forms import Form, lines_of
-from paceline.batch.reading import Damaged, read_rows
+from paceline.batch.reading import Damaged, read_rows, writing_temporary
 from paceline.batch.tables import RecordedAnswers, Table, columns, new_columns
 from paceline.core.hints import needs
 from paceline.core.results import SettingsError, explaining
@@ -143,7 +143,8 @@ def run(
         return table(found, {name: [] for name in names})
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "rows.jsonl"
-        source.write_bytes(b"".join(line.line for line in lines))
+        with writing_temporary():
+            source.write_bytes(b"".join(line.line for line in lines))
         path = kept or str(Path(folder) / "answers.jsonl")
         to = Output(path, restart, repair, acceptance=acceptance, keeps=kept is not None)
         job = Job(str(source), to, config, batching=batching, form=form, strict=strict or ready, of_rows=True)
