@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 import click
 
 from paceline.cli.guides import HelpedGroup
-from paceline.cli.options import print_table, several
+from paceline.cli.options import number, print_table, several
 from paceline.core.results import SettingsError
 
 if TYPE_CHECKING:
@@ -110,12 +110,11 @@ def change(*, name: str, file: Path | None, **options: Any) -> None:
 
 @command.command()
 @click.argument("name")
-@click.option(
+@number(
     "--overlap-hours",
-    type=click.FloatRange(0, 8_760),
+    between=(0, 8_760),
     default=24.0,
-    show_default=True,
-    help="How many hours the old secret stays valid.",
+    about="How many hours the old secret stays valid.",
 )
 @FILE
 def rotate(*, name: str, overlap_hours: float, file: Path | None) -> None:

@@ -132,10 +132,15 @@ def form(given: dict[str, Any]) -> Form:
     return Form(**told, schema=schema_at(schema), files=files, header=not no_header, caller=caller)
 
 
+def number(*names: str, between: tuple[float, float], about: str, default: float | None = None) -> Decorator:
+    """An option for a number within bounds; its default is shown if there is one."""
+    kind, shown = click.FloatRange(*between), default is not None
+    return click.option(*names, type=kind, default=default, show_default=shown, help=about)
+
+
 def timeout(about: str, default_s: float | None = None) -> Decorator:
     """The option for the longest wait, in seconds."""
-    seconds, shown = click.FloatRange(0.1, 600), default_s is not None
-    return click.option("--timeout", "timeout_s", type=seconds, default=default_s, show_default=shown, help=about)
+    return number("--timeout", "timeout_s", between=(0.1, 600), about=about, default=default_s)
 
 
 def duration(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
@@ -146,6 +151,11 @@ def duration(_: click.Context, __: click.Parameter, text: str | None) -> float |
         return None if text is None else seconds_of(text)
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
+
+
+def span(name: str, about: str) -> Decorator:
+    """An option for a duration. Its parameter has the unit: ``within_s`` of ``--within``."""
+    return click.option(name, f"{name.removeprefix('--')}_s", metavar="TIME", callback=duration, help=about)
 
 
 _TOKENS = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)([kM]?)", re.ASCII)

@@ -67,31 +67,15 @@ def _size(name: str, field: str, about: str) -> options.Decorator:
 @_size("--shared", "shared_tokens", "The beginning of the prompt that all agents share. [default: 0]")
 @_size("--grows", "grows", "Tokens that a turn adds to the prompt, with its answer. [default: 500]")
 @_size("--answer", "output_tokens", "The output of a turn. [default: 100]")
-@click.option(
-    "--think",
-    "think_s",
-    callback=options.duration,
-    metavar="TIME",
-    help="The mean time from an answer to the next turn. [default: 10s]",
-)
-@click.option(
-    "--cache-misses",
-    type=click.FloatRange(0, 1),
-    help="The share of turns that find nothing in the cache. [default: 0]",
+@options.span("--think", "The mean time from an answer to the next turn. [default: 10s]")
+@options.number(
+    "--cache-misses", between=(0, 1), about="The share of turns that find nothing in the cache. [default: 0]"
 )
 @options.limits
 @options.CONFIG
-@click.option(
-    "--within",
-    "within_s",
-    metavar="TIME",
-    callback=options.duration,
-    help="Say which variants end within this time, such as 6h or 90min.",
-)
-@click.option("--latency-s", type=click.FloatRange(0, 1e5), help="Seconds until an answer starts. [default: 1]")
-@click.option(
-    "--latency-per-token-s", type=click.FloatRange(0, 1e3), help="Further seconds per output token. [default: 0.02]"
-)
+@options.span("--within", "Say which variants end within this time, such as 6h or 90min.")
+@options.number("--latency-s", between=(0, 1e5), about="Seconds until an answer starts. [default: 1]")
+@options.number("--latency-per-token-s", between=(0, 1e3), about="Further seconds per output token. [default: 0.02]")
 @click.option("--seed", type=int, default=0, help="The seed of the random latencies. [default: 0]")
 @options.PICTURE
 @click.option("--json", "as_json", is_flag=True, help="Print the plans as JSON on standard output.")

@@ -81,13 +81,7 @@ sends the requests that have no answer yet."""
     "Together, Anthropic, Gemini). auto: the same, as long as single requests can still meet the --deadline. "
     "[default: sync]",
 )
-@click.option(
-    "--deadline",
-    "deadline_s",
-    metavar="TIME",
-    callback=options.duration,
-    help="With --mode auto: the time since the first start, such as 6h or 90min.",
-)
+@options.span("--deadline", "With --mode auto: the time since the first start, such as 6h or 90min.")
 @click.option("--batch-lines", type=click.IntRange(1, 100_000), help="The most requests in one batch.")
 @click.option(
     "--batch-queue", type=click.IntRange(1), help="The limit of enqueued input tokens per model, if you know it."

@@ -68,21 +68,19 @@ a file). If a variable is not set, the gateway passes on the client's key. After
 @click.option("--tls-cert", "certificate", type=options.FOUND, help="Serve HTTPS with this certificate.")
 @click.option("--tls-key", "private_key", type=options.FOUND, help="The private key of the certificate.")
 @click.option("--access-log", type=options.FILE, help="Append one JSON line per request to this file.")
-@click.option(
+@options.number(
     "--drain",
     "drain_s",
-    type=click.FloatRange(0, 3_600),
+    between=(0, 3_600),
     default=1.0,
-    show_default=True,
-    help="Seconds after SIGTERM while /readyz answers 503 and the gateway still accepts requests.",
+    about="Seconds after SIGTERM while /readyz answers 503 and the gateway still accepts requests.",
 )
-@click.option(
+@options.number(
     "--finish",
     "stop_s",
-    type=click.FloatRange(1, 86_400),
+    between=(1, 86_400),
     default=30.0,
-    show_default=True,
-    help="Seconds after the drain until requests in flight are cut off.",
+    about="Seconds after the drain until requests in flight are cut off.",
 )
 @click.option("--log-level", type=click.Choice(["info", "warning", "error"]), default="warning", show_default=True)
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
