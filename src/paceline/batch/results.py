@@ -503,14 +503,10 @@ class ResultsFile:
 
     def close(self) -> None:
         """Close the file and release the lock."""
-        if self._file is not None:
+        for file in filter(None, (self._file, *self._saved.values())):
             with suppress(OSError):
-                if self._file.regular:
-                    self._file.sync()
-            self._file.close()
-        for file in self._saved.values():
-            with suppress(OSError):
-                file.sync()
+                if file.regular:
+                    file.sync()
             file.close()
         if self._lock is not None:
             self._lock.release()

@@ -131,7 +131,7 @@ def run(
         provider=provider_of(config),
         schema=json_schema,
         task=task,
-        files=_each(files),
+        files=(files,) if isinstance(files, str) else tuple(files),
         caller=Call(),
     )
     names = new_columns(into, acceptance)
@@ -157,10 +157,6 @@ def run(
         pairs = list(zip(ids, (_without(row, told[0]) for row in found), strict=True))
         replace(written, journal=path).write(lambda: nullcontext(iter(pairs)), acceptance)
     return table(found, {name: made.get(name, list)(row[name] for row in told) for name in told[0]})
-
-
-def _each(names: str | Sequence[str]) -> tuple[str, ...]:
-    return (names,) if isinstance(names, str) else tuple(names)
 
 
 def _asked(

@@ -9,12 +9,11 @@ from typing import Any, Final
 
 from paceline.core.waits import OTHER
 from paceline.pacing.answers import PASSED
+from paceline.pacing.status import QUEUE_SHOWN
 
 _METRICS_ADDED: Final = ("in_flight", "rate_limit_429_count", "rate_limit_wait_seconds")
 
 _CACHE_MOST: Final = ("expected", "whole_until_s")
-
-QUEUE_SHOWN: Final = 50
 
 
 def merged(statuses: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

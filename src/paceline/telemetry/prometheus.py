@@ -203,14 +203,11 @@ def _used(label: str, what: str, used: Mapping[str, Mapping[str, float]]) -> Ite
 
 def _flat(pools: Mapping[str, Any]) -> Iterator[Metric]:
     """The numbers of ``metrics``, under its names."""
-    families: dict[str, Metric] = {}
+    found: dict[str, list[tuple[tuple[str], float]]] = {}
     for pool_name, pool in pools.items():
         for name, value in pool["metrics"].items():
-            if name == "in_flight" or not isinstance(value, int | float):  # exported above; an instant; unknown
-                continue
-            family = CounterMetricFamily if name in _COUNTED else GaugeMetricFamily
-            about = "See `metrics` in the status."
-            exported = name.replace("_reset_s", "_reset_seconds")
-            families.setdefault(name, family(f"paceline_{exported}", about, labels=["pool"]))
-            families[name].add_metric([pool_name], value)  # type: ignore[attr-defined]
-    yield from families.values()
+            if name != "in_flight" and isinstance(value, int | float):  # exported above; an instant, or unknown
+                found.setdefault(name, []).append(((pool_name,), value))
+    for name, rows in found.items():
+        family, exported = _counter if name in _COUNTED else _gauge, name.replace("_reset_s", "_reset_seconds")
+        yield family(exported, "See `metrics` in the status.", "pool", rows)
