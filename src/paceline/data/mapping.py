@@ -19,6 +19,7 @@ from collections.abc import (
     Mapping,
     Sized,
 )
+from concurrent.futures import Future
 from contextlib import ExitStack, aclosing, closing, contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass
@@ -337,27 +338,19 @@ class _Calls(Generic[T, R]):
 
     async def _in_a_thread(self, item: T) -> Any:
         """The result of a sync function, in a thread that does not outlive the program."""
-        loop, context = asyncio.get_running_loop(), copy_context()
-        future = loop.create_future()
-
-        def settle(method: Callable[[Any], None], value: object) -> None:
-            if not future.done():
-                method(value)
+        future, context = Future[Any](), copy_context()
+        future.set_running_or_notify_cancel()  # a cancellation ends the wait for the call, and not the call
 
         def call() -> None:
             try:
-                outcome, value = future.set_result, context.run(self.function, item)
+                future.set_result(context.run(self.function, item))
             except StopIteration as error:  # no future may hold it
-                outcome, value = future.set_exception, RuntimeError(f"the function raised {error!r}")
+                future.set_exception(RuntimeError(f"the function raised {error!r}"))
             except BaseException as error:  # noqa: BLE001  (it is raised where the future is awaited)
-                outcome, value = future.set_exception, error
-            try:
-                loop.call_soon_threadsafe(settle, outcome, value)
-            except RuntimeError:  # the loop is closed: the map was cancelled
-                log.debug("the result of a call came after its map had ended")
+                future.set_exception(error)
 
         threading.Thread(target=call, name="paceline-map", daemon=True).start()
-        return await future
+        return await asyncio.wrap_future(future)
 
     async def _keep(self, journal: Journal, key: str, entry: bytes) -> None:
         """Write to the journal, again and again while that fails."""

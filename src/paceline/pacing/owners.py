@@ -111,30 +111,27 @@ def in_a_thread(work: Callable[[], T], interrupt: Callable[[int], object]) -> T:
     Raises:
         KeyboardInterrupt: It was interrupted, and the work has raised.
     """
-    outcome: list[T] = []
-    errors: list[BaseException] = []
-    ended, interrupted = threading.Event(), False  # join() takes an interrupted wait for the end, before Python 3.13
+    from concurrent.futures import Future, wait
+
+    ended, interrupted = Future[T](), False
 
     def run() -> None:
         try:
-            outcome.append(work())
+            ended.set_result(work())
         except BaseException as error:  # noqa: BLE001  (it is raised by the caller)
-            errors.append(error)
-        ended.set()
+            ended.set_exception(error)
 
     thread = threading.Thread(target=copy_context().run, args=(run,), name="paceline-work", daemon=True)
     thread.start()
-    while not ended.is_set():
+    while not ended.done():
         try:
-            ended.wait(LOOK_S)
+            wait([ended], LOOK_S)  # join() takes an interrupted wait for the end, before Python 3.13
         except KeyboardInterrupt:
             interrupted = True
             interrupt(thread.ident or 0)
-    if errors and interrupted:
-        raise KeyboardInterrupt from errors[0]
-    if errors:
-        raise errors[0]
-    return outcome[0]
+    if interrupted and (error := ended.exception()) is not None:
+        raise KeyboardInterrupt from error
+    return ended.result()
 
 
 def in_a_loop() -> bool:
