@@ -84,7 +84,7 @@ def check(
     """Read ``source`` and add its lines to the plan of ``checker``.
 
     Args:
-        source: The input; it is read from its position to its end, one line in memory at a time.
+        source: The input; it is read from its beginning to its end, one line in memory at a time.
         checker: Finds the lines that cannot be sent.
         most: How many lines are read; all when not given.
         tick: Called every ``TICK`` requests with the number of requests so far.

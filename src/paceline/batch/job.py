@@ -173,7 +173,6 @@ class Job:
                 if table is not None:
                     table.require_column(rows, self.output.acceptance)
                 with closing(ResultsFile(path, self.output.acceptance)) as results, explained():
-                    given.file.seek(0)
                     answers = RunAnswers(results, Index(), RunTally(bill=Bill(self.config.prices or {})), view)
                     with closing(answers.index):
                         code, report = _Run(self, given, answers).run()
@@ -450,7 +449,7 @@ class _Run:
         """The requests of a checked input that are still to be sent, read one at a time from the first line on."""
         given, index, last_line = self._given, self._answers.index, self._checker.plan.last_line
         line, changed = 0, "the input has changed since it was checked"
-        for line, raw in given.from_start():
+        for line, raw in given.lines():
             if line > last_line:
                 return
             if index.is_done(line):
@@ -471,7 +470,7 @@ class _Run:
         """
         given, checker, plan, bad = self._given, self._checker, self._checker.plan, 0
         size, warned, tally, view = _size(given.file), len(plan.warnings), self._answers.tally, self._answers.view
-        for line, raw in given.from_start():
+        for line, raw in given.lines():
             try:
                 request = given.read(line, raw)
                 if request.provider.name not in self._addresses:
@@ -519,7 +518,7 @@ class _Run:
         plan = self._checker.plan
         if not self._whole or _size(self._given.file) <= plan.end:
             return
-        if added := sum(line > plan.last_line for line, _ in self._given.from_start()):
+        if added := sum(line > plan.last_line for line, _ in self._given.lines()):
             text = f"{added:,} lines were added to the input after it was checked: the same command again sends them"
             self._answers.view.say(text)
 
@@ -688,15 +687,12 @@ def _size(file: BinaryIO) -> int:
 
 def _provider_of_first(given: Source) -> str | None:
     """The provider of the first request, whose tables a tier refers to."""
-    try:
-        for line, raw in given.from_start():
-            with suppress(BadLineError):
-                return given.read(line, raw).provider.name
-            if given.strict:
-                return None
-        return None
-    finally:
-        given.file.seek(0)
+    for line, raw in given.lines():
+        with suppress(BadLineError):
+            return given.read(line, raw).provider.name
+        if given.strict:
+            break
+    return None
 
 
 def _open_input(path: str) -> BinaryIO:

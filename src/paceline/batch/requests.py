@@ -318,13 +318,9 @@ class Source:
         return "row" if self.of_rows else "line"
 
     def lines(self) -> Iterator[tuple[int, bytes | None]]:
-        """Its lines; see :func:`read_lines`."""
-        return read_lines(self.file, self.shard)
-
-    def from_start(self) -> Iterator[tuple[int, bytes | None]]:
-        """Its lines from the first one on."""
+        """Its lines from the first one on; see :func:`read_lines`."""
         self.file.seek(0)
-        return self.lines()
+        return read_lines(self.file, self.shard)
 
     def read(self, line: int, raw: bytes | None) -> RunRequest:
         """The request in a line; see :func:`request_of`."""
