@@ -46,17 +46,13 @@ def load(name: str) -> Scenario:
     if not shipped and not path.is_file():
         raise SettingsError(f"scenario {name!r}: no such file, and no scenario of that name; {near(name, scenarios())}")
     try:
-        return _read(name, path.read_text(encoding="utf-8"))
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        summary, client_limits = values.pop("summary", ""), values.pop("client_limits", "")
+        if not isinstance(summary, str) or not isinstance(client_limits, str):
+            raise SettingsError("summary and client_limits must be strings")
+        if client_limits:
+            parse_limits(client_limits)
+        Settings.of(values)
     except (OSError, ValueError) as error:  # of the file, its encoding, its form or its settings
         raise SettingsError(f"{name}: {getattr(error, 'strerror', None) or error}") from None
-
-
-def _read(name: str, text: str) -> Scenario:
-    values = tomllib.loads(text)
-    summary, client_limits = values.pop("summary", ""), values.pop("client_limits", "")
-    if not isinstance(summary, str) or not isinstance(client_limits, str):
-        raise SettingsError("summary and client_limits must be strings")
-    if client_limits:
-        parse_limits(client_limits)
-    Settings.of(values)
     return Scenario(name, summary, client_limits, values)
