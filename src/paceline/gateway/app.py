@@ -7,10 +7,8 @@ import logging
 import time
 from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import suppress
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -26,6 +24,7 @@ from paceline.gateway.keys import ClientKey
 from paceline.gateway.life import Life, LifeEvent
 from paceline.gateway.protocol import CONNECTION, HttpProtocol
 from paceline.gateway.relay import let_go
+from paceline.gateway.settings import GatewaySettings
 from paceline.gateway.siblings import Siblings
 from paceline.gateway.teams import counted_as
 from paceline.gateway.upstreams import Destination, Upstreams, is_plain
@@ -56,35 +55,6 @@ QUEUE: Final = "/api/v1/queue/"
 
 RESUME: Final = "/api/v1/resume/"
 """The beginning of the path that ends the stop of a pool."""
-
-
-def nothing() -> None:
-    """What is called by default."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GatewaySettings:
-    """What a gateway has and does beside passing requests on.
-
-    Attributes:
-        folder: Where the processes of the gateway have their files, by which they find each other; ``None`` for the only process.
-        access_log: The file of the access log; ``None`` for none.
-        takes_over: Whether it serves only when the store has answered: the process before does until then.
-        tallies: Whether it is counted what each client key uses.
-        tells_quotas: Whether answers keep the headers that say what is left of the provider's quotas.
-        names_account: Whether clients may name the account that pays, beside the gateway's own key: they are its owner's.
-        key_in_path: Whether the key of a client may be the first part of a path.
-        begun: Called when it serves.
-    """
-
-    folder: Path | None = None
-    access_log: Path | None = None
-    takes_over: bool = False
-    tallies: bool = True
-    tells_quotas: bool = True
-    names_account: bool = False
-    key_in_path: bool = False
-    begun: Callable[[], None] = nothing
 
 
 class Gateway:
@@ -120,14 +90,7 @@ class Gateway:
         self._store_answers = asyncio.Event()
         if self._worker is None:
             self._store_answers.set()
-        self._dispatch = Dispatch(
-            limiter,
-            self.life,
-            client,
-            admission,
-            tells_quotas=settings.tells_quotas,
-            names_account=settings.names_account,
-        )
+        self._dispatch = Dispatch(limiter, self.life, client, admission, settings)
         self._siblings = Siblings(self, {"place": self._dispatch.held.place, "resume": self._resume}, settings.folder)
         one_or_all = self if settings.folder is None else self._siblings
         self._page = status_app(one_or_all, apart=partial(_apart, asyncio.Lock()))  # answers the gateway's own paths

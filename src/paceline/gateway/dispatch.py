@@ -28,6 +28,7 @@ from paceline.gateway.protocol import HttpProtocol
 from paceline.gateway.reading import STICKY, Seen
 from paceline.gateway.refusals import CredentialRefusals
 from paceline.gateway.relay import HOP_BY_HOP, ClientReply, Relayed, forwarded, readable
+from paceline.gateway.settings import GatewaySettings
 from paceline.gateway.shares import Shares
 from paceline.gateway.unmetered import send_unmetered
 from paceline.gateway.upstreams import ACCOUNT, JUDGED_HEADERS, LITELLM_KEY, OF_CLIENT, Upstream, path_at, without_key
@@ -59,23 +60,15 @@ class Dispatch:
         life: What the gateway does with requests.
         client: The HTTP client.
         admission: Knows which keys are revoked.
-        tells_quotas: Whether answers keep the headers that say what is left of the provider's quotas.
-        names_account: Whether clients may name the account that pays, beside the gateway's own key.
+        settings: What the gateway does beside passing requests on.
     """
 
     def __init__(
-        self,
-        limiter: Limiter,
-        life: Life,
-        client: HttpClient,
-        admission: Admission,
-        *,
-        tells_quotas: bool,
-        names_account: bool,
+        self, limiter: Limiter, life: Life, client: HttpClient, admission: Admission, settings: GatewaySettings
     ) -> None:
         self._limiter, self._life, self._client, self._admission = limiter, life, client, admission
-        self._passing = Passing(limiter.pacer, tells_quotas=tells_quotas)
-        self._not_with_key = JUDGED_HEADERS | (OF_CLIENT - ACCOUNT if names_account else OF_CLIENT)
+        self._passing = Passing(limiter.pacer, tells_quotas=settings.tells_quotas)
+        self._not_with_key = JUDGED_HEADERS | (OF_CLIENT - ACCOUNT if settings.names_account else OF_CLIENT)
         self._metering = Metering(limiter)
         self._refusals = CredentialRefusals()
         limiter.pacer.accounts.forgotten = self._metering.models.forget

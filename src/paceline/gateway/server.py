@@ -24,12 +24,13 @@ from uvicorn.supervisors.multiprocess import Multiprocess, Process
 from paceline.config import Config
 from paceline.core.results import SettingsError
 from paceline.gateway.admission import Admission
-from paceline.gateway.app import Gateway, GatewaySettings, nothing
+from paceline.gateway.app import Gateway
 from paceline.gateway.certificate import Certificate
 from paceline.gateway.client import HttpClient
 from paceline.gateway.handover import BACKLOG, Succession
 from paceline.gateway.keys import KeyFile
 from paceline.gateway.protocol import KEEP_S, HttpProtocol
+from paceline.gateway.settings import GatewaySettings, nothing
 from paceline.gateway.signals import came_early, end_by_signals, end_with_parent, heed, held_back
 from paceline.gateway.teams import unheeded
 from paceline.gateway.upstreams import Upstreams
