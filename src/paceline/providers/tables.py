@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date
 from fnmatch import fnmatchcase
@@ -162,14 +163,8 @@ def _is_about(provider: str, model: str, row: dict[str, Any], matched: str) -> b
 @facts.cached
 def about_model(provider: str, model: str, *fields: str) -> dict[str, Any] | None:
     """The row about ``model`` itself that states one of these fields, if the data set has one."""
-    names = _spellings(provider, model)
-    found = [
-        (len(pattern.rstrip("*")), row)
-        for row in facts.rows(base_of(provider), facts.MODELS)
-        for pattern in row["match"]
-        if not row.keys().isdisjoint(fields) and _matches(names, pattern)
-    ]
-    return max(found, key=lambda one: one[0])[1] if found else None
+    rows = _matching(facts.rows(base_of(provider), facts.MODELS), _spellings(provider, model))
+    return next((row for row, _ in rows if not row.keys().isdisjoint(fields)), None)
 
 
 def stated(provider: str, model: str, field: str) -> Any:
@@ -217,9 +212,8 @@ def models(provider: str) -> list[str]:
 
 def stated_tiers(provider: str, model: str) -> list[str]:
     """The tiers for which a table's row is about ``model`` itself, lowest first; empty for an unlisted model."""
-    names = _spellings(provider, model)
-    rows = [row for row in _table(provider)["limits"] if any(_matches(names, pattern) for pattern in row["match"])]
-    return [tier for tier in tiers(provider) if any(tier in row for row in rows)]
+    rows = _matching(_table(provider)["limits"], _spellings(provider, model))
+    return [tier for tier in tiers(provider) if any(tier in row for row, _ in rows)]
 
 
 def is_listed(provider: str, model: str) -> bool:
@@ -274,16 +268,9 @@ def _tier(provider: str, table: dict[str, Any], tier: str | int | None) -> str:
 
 def _best(table: dict[str, Any], names: tuple[str, ...], tier: str) -> _Found | None:
     """The row with the longest match, then the nearest tier; with its pattern that matched and the tier it states."""
-    order = _nearest_first(table, tier)
-    found = [
-        (row, pattern, stated)
-        for row in table["limits"]
-        for pattern in row["match"]
-        if _matches(names, pattern)
-        for stated in order
-        if stated in row
-    ]
-    return max(found, key=lambda one: (len(one[1].rstrip("*")), -order.index(one[2])), default=None)
+    order, rows = _nearest_first(table, tier), _matching(table["limits"], names)
+    found = [(row, pattern, stated) for row, pattern in rows for stated in order if stated in row]
+    return max(found, key=lambda one: (_length(one[1]), -order.index(one[2])), default=None)
 
 
 def _spellings(provider: str, model: str) -> tuple[str, ...]:
@@ -292,6 +279,16 @@ def _spellings(provider: str, model: str) -> tuple[str, ...]:
         return (DEFAULT,)
     pool = provider_named(provider).pool(model)
     return model, undated(model), pool, undated(pool), spelled(model)
+
+
+def _matching(rows: Iterable[dict[str, Any]], names: tuple[str, ...]) -> list[tuple[dict[str, Any], str]]:
+    """The rows about one of ``names``, each with the name or pattern that matches, the longest first."""
+    found = [(row, pattern) for row in rows for pattern in row["match"] if _matches(names, pattern)]
+    return sorted(found, key=lambda one: -_length(one[1]))
+
+
+def _length(pattern: str) -> int:
+    return len(pattern.rstrip("*"))
 
 
 def _matches(names: tuple[str, ...], pattern: str) -> bool:
