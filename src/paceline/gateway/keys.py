@@ -211,10 +211,7 @@ class KeyFile:
 
     def __init__(self, file: Path) -> None:
         self.file = file
-        self._all: list[ClientKey] = []
-        self._by_digest: dict[str, ClientKey] = {}
-        self.identities: frozenset[str] = frozenset()
-        self.user_headers: frozenset[bytes] = frozenset()
+        self._take([])
         self._watched = Watched("the earlier keys stay valid", file)
         self._read()
 
@@ -340,20 +337,22 @@ class KeyFile:
 
     def _read(self) -> None:
         try:
-            content = json.loads(self.file.read_text(encoding="utf-8"))
-            self._all = list(map(_client_key, content["keys"]))
-            self._by_digest = {one.secret.former: one for one in self._all if one.secret.former}
-            self._by_digest |= {one.secret.digest: one for one in self._all}
-            self.identities = frozenset(one.identity for one in self._all)
-            self.user_headers = frozenset(one.users.lower().encode("ascii") for one in self._all if one.users)
+            self._take(list(map(_client_key, json.loads(self.file.read_text(encoding="utf-8"))["keys"])))
         except FileNotFoundError:
             if self._all:
                 log.warning("%s is gone: no client has a valid key until it is back", self.file)
-            self._all, self._by_digest, self.identities = [], {}, frozenset()
+            self._take([])
         except OSError as error:
             raise KeyFileError(f"{self.file}: the keys cannot be read: {error.strerror}") from None
         except (ValueError, TypeError, LookupError) as error:
             raise KeyFileError(f"{self.file}: this is no file of keys: {error}") from None
+
+    def _take(self, keys: list[ClientKey]) -> None:
+        self._all = keys
+        self._by_digest = {one.secret.former: one for one in keys if one.secret.former}
+        self._by_digest |= {one.secret.digest: one for one in keys}
+        self.identities = frozenset(one.identity for one in keys)
+        self.user_headers = frozenset(one.users.lower().encode("ascii") for one in keys if one.users)
 
     def _write(self, keys: Iterable[ClientKey]) -> None:
         text = json.dumps({"keys": list(map(_row, keys))}, indent=2) + "\n"
