@@ -17,34 +17,11 @@ from paceline.core.results import StoreError, explaining
 from paceline.stores.base import FILE_TIMEOUT_S, Prefixed, Store
 from paceline.stores.entries import EntryFile, read_all
 from paceline.stores.redis import RedisStore
+from paceline.stores.redis_wire import lua
 from paceline.stores.sqlite import SQLiteStore
 
 KEEP_S: Final = 7 * 86_400
 """How long a note is kept after its last writing."""
-
-_WRITE: Final = """
-local time = redis.call('TIME')
-local now = time[1] + time[2] / 1e6
-for _, old in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now - ARGV[1], 'LIMIT', 0, 100)) do
-  redis.call('HDEL', KEYS[1], old)
-  redis.call('ZREM', KEYS[2], old)
-end
-for i = 2, #ARGV, 2 do
-  redis.call('HSET', KEYS[1], ARGV[i], ARGV[i + 1])
-  redis.call('ZADD', KEYS[2], string.format('%.3f', now), ARGV[i])
-end
-redis.call('PEXPIRE', KEYS[1], ARGV[1] * 1000)
-redis.call('PEXPIRE', KEYS[2], ARGV[1] * 1000)
-"""
-_READ: Final = """
-local time, found = redis.call('TIME'), {}
-local now = time[1] + time[2] / 1e6
-local listed = redis.call('ZRANGEBYSCORE', KEYS[2], now - ARGV[1], '+inf', 'WITHSCORES')
-for i = 1, #listed, 2 do
-  found[#found + 1] = {listed[i], redis.call('HGET', KEYS[1], listed[i]), math.floor((now - listed[i + 1]) * 1000)}
-end
-return found
-"""
 
 Aged = tuple[float, bytes]
 """The age in seconds, and the content."""
@@ -92,15 +69,15 @@ class RedisNotes:
         self._keys = key, f"{key}:times"
 
     def write(self, notes: Mapping[str, str]) -> None:
-        self._run(_WRITE, str(KEEP_S), *chain.from_iterable(notes.items()))
+        self._run("notes_write", str(KEEP_S), *chain.from_iterable(notes.items()))
 
     def read(self) -> list[Aged]:
-        found = self._run(_READ, str(KEEP_S))
+        found = self._run("notes_read", str(KEEP_S))
         return [(age_ms / 1_000, entry) for _, entry, age_ms in found if entry is not None]
 
     def _run(self, script: str, *arguments: str) -> Any:
         try:
-            return self._store.run_script(script, self._keys, *arguments)
+            return self._store.run_script(lua(script), self._keys, *arguments)
         finally:
             if not self._in_use:
                 self._store.close()

@@ -24,9 +24,9 @@ from paceline.shared.messages import Message, StoreReply
 from paceline.shared.peers import Seen
 from paceline.stores.base import TIMEOUT_S, InTurn, StoreError
 from paceline.stores.redis_address import Node, library, read_client, read_url
-from paceline.stores.redis_health import LOOK, remarks
+from paceline.stores.redis_health import remarks
 from paceline.stores.redis_presence import Presence, is_closed
-from paceline.stores.redis_wire import CLOCK, LATE, NEWER, decode, encode, quota_lines, script
+from paceline.stores.redis_wire import CLOCK, LATE, NEWER, decode, encode, lua, quota_lines, script
 
 if TYPE_CHECKING:
     from redis import Redis, RedisCluster
@@ -53,24 +53,6 @@ SAID_MAX = 300
 
 PROCESSES_MAX = 1_000
 """How many processes of a pool are read."""
-
-_PROCESSES = """
-local blob = redis.call('GET', KEYS[1])
-if not blob then return '[]' end
-local time, rows = redis.call('TIME'), {}
-local now = time[1] * 1e6 + time[2] - cmsgpack.unpack(blob).set
-for _, who in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', '+inf', 'LIMIT', 0, ARGV[1])) do
-  local packed = redis.call('HGET', KEYS[2], who)
-  if packed then
-    local peer = cmsgpack.unpack(packed)
-    local due, place = peer[4], peer[13]
-    due = due ~= 0 and (due == now and -1 or due - now) or 0
-    rows[#rows + 1] = {who, 0, peer[1] - now, due, peer[5], peer[9], type(place) == 'table' and place[2] - now or -1}
-  end
-end
-return #rows > 0 and cjson.encode(rows) or '[]'
-"""
-"""Reads the fields of peers.lua that :meth:`Seen.of` takes, at the instant 0: cjson has 14 digits."""
 
 _REDIRECT = re.compile(r"(?:(MOVED|ASK) )?\d+ (\S*):(\d+)")
 
@@ -152,7 +134,7 @@ class RedisStore:
 
     def remarks(self, pool: str) -> list[str]:
         key = f"paceline:made:{{{self.prefix}/{pool}}}"
-        answer = self.run_script(LOOK, [key], self._made.get(pool, ""))
+        answer = self.run_script(lua("health"), [key], self._made.get(pool, ""))
         if answer[0]:
             self._made[pool] = answer[0].decode()
         return list(remarks(answer))
@@ -197,7 +179,7 @@ class RedisStore:
             StoreError: They cannot be read.
         """
         key = self.key(pool)
-        rows = json.loads(self.run_script(_PROCESSES, [key, *(key + name for name in KEYS)], str(PROCESSES_MAX)))
+        rows = json.loads(self.run_script(lua("processes"), [key, *(key + name for name in KEYS)], str(PROCESSES_MAX)))
         return [Seen.of(*row) for row in rows]
 
     def run_script(self, text: str, keys: Sequence[str], *arguments: str) -> Any:

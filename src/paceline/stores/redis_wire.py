@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Any
 
@@ -32,11 +32,16 @@ LATE, NEWER = -1, -2
 _to_json = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 
-@lru_cache(maxsize=1)
+@cache
+def lua(name: str) -> str:
+    """The script in ``NAME.lua``."""
+    return (files("paceline.stores") / f"{name}.lua").read_text("utf-8")
+
+
+@cache
 def script() -> str:
-    """The whole script."""
-    here = files("paceline.stores")
-    return "".join((here / name).read_text("utf-8") for name in ("meters.lua", "peers.lua", "ledger.lua"))
+    """The whole script of the ledgers."""
+    return "".join(map(lua, ("meters", "peers", "ledger")))
 
 
 @lru_cache(maxsize=64)

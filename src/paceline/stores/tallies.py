@@ -17,37 +17,13 @@ from typing import Final, Protocol
 from paceline.stores.base import FILE_TIMEOUT_S, Prefixed, Store
 from paceline.stores.entries import EntryFile, read_all
 from paceline.stores.redis import RedisStore
+from paceline.stores.redis_wire import lua
 from paceline.stores.sqlite import SQLiteStore
 
 KEEP_DAYS: Final = 400
 """How long a day is kept: a year, and a month in which it is settled."""
 
 DAY_S: Final = 86_400
-
-_TELL: Final = """
-for _, old in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', ARGV[1], 'LIMIT', 0, 100)) do
-  redis.call('HDEL', KEYS[1], old)
-  redis.call('ZREM', KEYS[2], old)
-end
-local had = {}
-for i = 3, #ARGV, 3 do
-  local is_new = redis.call('ZADD', KEYS[2], ARGV[i + 1], ARGV[i]) == 1
-  local before = redis.call('HGET', KEYS[1], ARGV[i])
-  before = before and string.match(before, '%S+') or '0'
-  if tonumber(before) < tonumber(string.match(ARGV[i + 2], '%S+')) then redis.call('HSET', KEYS[1], ARGV[i], ARGV[i + 2]) end
-  had[#had + 1] = is_new and '0' or before
-end
-redis.call('PEXPIRE', KEYS[1], ARGV[2])
-redis.call('PEXPIRE', KEYS[2], ARGV[2])
-return had
-"""
-_READ: Final = """
-local found = {}
-for _, field in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], ARGV[1], ARGV[2])) do
-  found[#found + 1] = {field, redis.call('HGET', KEYS[1], field)}
-end
-return found
-"""
 
 Row = tuple[int, str, str]
 """The day, counted from 1970 in UTC, the name, and the process that has counted: no other one changes that row."""
@@ -119,10 +95,10 @@ class RedisTallies:
         words = [str(oldest), str(KEEP_DAYS * DAY_S * 1_000)]
         for row, sums in rows.items():
             words += [_key(row), str(row[0]), " ".join(map(repr, sums))]
-        return [float(before) for before in self._store.run_script(_TELL, self._keys, *words)]
+        return [float(before) for before in self._store.run_script(lua("tallies_tell"), self._keys, *words)]
 
     def read(self, first: int, last: int) -> Rows:
-        found = self._store.run_script(_READ, self._keys, str(first), str(last))
+        found = self._store.run_script(lua("tallies_read"), self._keys, str(first), str(last))
         return {
             _row(field.decode()): [float(number) for number in sums.split()]
             for field, sums in found
