@@ -8,51 +8,19 @@ import os
 import re
 from typing import Any, Final
 
+from paceline.responses.values import table_beside
+
 log = logging.getLogger("paceline.http")
 
+_TABLE: Final = table_beside(__file__, "unpaced")
+
 MANAGEMENT: Final = re.compile(
-    r"[/:](?:files?|uploads?|\w*batch(?:es|\w*Content)?|fine[-_]?tun\w*|vector_stores|assistants|threads|conversations"
-    r"|containers|evals?|evaluations?|organizations?|admin|traces|realtime|chatkit|skills|agents|sessions"
-    r"|environments|client_secrets|oauth|keys|auth_tokens|credits|webhooks|cancel|input_tokens|chatcmpl-\w+"
-    r"|(?:count|compute)_?tokens|(?:de)?tokeni[sz]e(?:rs?)?(?:-text)?|cachedContents|tunedModels|corpora|fileSearchStores"
-    r"|operations|fetchPredictOperation|tasks|datasets|connectors|embed-jobs|libraries|collections|documents"
-    r"|deployment-jobs|pull|push|create|show|copy)(?=[/:]|$)|/(?:models|endpoints|deployments)$",
-    re.IGNORECASE,
+    rf"[/:](?:{'|'.join(_TABLE['management'])})(?=[/:]|$)|/(?:models|endpoints|deployments)$", re.IGNORECASE
 )
 """The paths of providers at which nothing is generated: their POSTs are not announced."""
 
-MODELS: Final = {
-    "anthropic": "/v1/",
-    "azure": "/openai/",
-    "bedrock": "/model/",
-    "cloudflare": "/ai/",
-    "databricks": "/serving-endpoints/",
-    "fireworks": "/inference/",
-    "vertex": "/models/",
-}
-"""Part of the paths of models, at hosts that serve much else."""
-
-MEDIA_HOSTS: Final = {
-    host: name
-    for name, hosts in {
-        "assemblyai": "api.assemblyai.com api.eu.assemblyai.com",
-        "bfl": "api.bfl.ai api.eu.bfl.ai api.us.bfl.ai",
-        "cartesia": "api.cartesia.ai",
-        "deepgram": "api.deepgram.com",
-        "elevenlabs": "api.elevenlabs.io api.us.elevenlabs.io api.eu.residency.elevenlabs.io",
-        "fal": "fal.run queue.fal.run",
-        "ideogram": "api.ideogram.ai",
-        "leonardo": "cloud.leonardo.ai",
-        "luma": "api.lumalabs.ai",
-        "minimax": "api.minimax.io api.minimaxi.com api.minimax.chat",
-        "recraft": "external.api.recraft.ai",
-        "runway": "api.dev.runwayml.com",
-        "speechmatics": "asr.api.speechmatics.com",
-        "stability": "api.stability.ai",
-    }.items()
-    for host in hosts.split()
-}
-"""Hosts for speech, images and video, whose POSTs are announced (their pages on APIs, 2026-11)."""
+MEDIA_HOSTS: Final = {host: name for name, hosts in _TABLE["media"].items() for host in hosts}
+"""Hosts for speech, images and video, whose POSTs are announced."""
 
 _WORD = re.compile(r"[a-z]{1,24}(?:[-_][a-z]{1,24}){0,2}|v\d[a-z\d]{0,7}|", re.IGNORECASE)
 
@@ -91,7 +59,7 @@ A kind is a POST with the kind of its path, and with the HTTP library if that is
 
 def is_of_model(provider: str, path: str) -> bool:
     """Whether a POST to ``path`` at a host of ``provider`` may be answered by a model."""
-    return MODELS.get(provider, "/") in path and not MANAGEMENT.search(path[:2_000])
+    return _TABLE["models"].get(provider, "/") in path and not MANAGEMENT.search(path[:2_000])
 
 
 def announce(provider: str, host: str, path: str, library: str = "", *, trial: bool = False) -> None:
