@@ -21,6 +21,7 @@ from paceline import facts
 from paceline.config.servers import address_at
 from paceline.core.results import SettingsError, explaining
 from paceline.pacing.durable import replacing
+from paceline.providers.forms import dialect
 from paceline.providers.registry import PROVIDERS, provider_named
 from paceline.providers.roots import host_root, without_version
 from paceline.responses.values import MAX_COUNT, as_number, decode
@@ -106,17 +107,7 @@ def _id(name: str | None) -> str:
     return name or ""
 
 
-_ANTHROPIC: Final = {
-    "requests_per_minute": "requests/min",
-    "input_tokens_per_minute": "input_tokens/min",
-    "input_tokens_per_minute_cache_aware": "input_tokens/min",
-    "output_tokens_per_minute": "output_tokens/min",
-}
-_OPENAI: Final = {
-    "max_requests_per_1_minute": "requests/min",
-    "max_tokens_per_1_minute": "tokens/min",
-    "max_requests_per_1_day": "requests/day",
-}
+_ANTHROPIC, _OPENAI = (dialect(name)["limits_told"] for name in ("anthropic", "openai"))
 _OF_ALL: Final = {"batch": ["message_batches"], "token_count": ["count_tokens"]}
 """The pool of each group that is about no model. Of the others (files, skills, web searches) nothing is paced."""
 

@@ -18,6 +18,7 @@ from paceline.pacing.pacer import PERSON, Pacer
 from paceline.pacing.permit import holds_permit
 from paceline.pacing.plan_use import UNNAMED, Client
 from paceline.providers.base import Provider
+from paceline.providers.forms import dialect
 from paceline.providers.registry import CREDENTIALS, LOGIN, api_of, base_of, is_provider
 from paceline.responses.values import as_mapping, as_text, decode
 
@@ -25,17 +26,6 @@ Header = Callable[[str], str]
 """Returns the value of a header of the request, by its name in lower case; empty for none."""
 
 CHATGPT: Final = "chatgpt-account-id"
-
-PAYS: Final = {
-    "openai": ("openai-organization", "openai-project", CHATGPT),
-    "chatgpt": (CHATGPT,),
-    "anthropic": ("anthropic-workspace-id",),
-    "gemini": ("x-goog-user-project",),
-    "dashscope": ("x-dashscope-workspace",),
-    "huggingface": ("x-hf-bill-to",),
-    "databricks": ("x-databricks-org-id",),
-}
-"""The headers that name the account or the project that pays, beside the credential (documentation of the providers, 2026-11)."""
 
 OF_THE_SERVER: Final = frozenset({"azure", "vertex", "vllm", "ollama"})
 """Providers whose resource, project or machine has the limits: a second credential there brings no more. So it is at a server of
@@ -137,8 +127,9 @@ def parameter_of(part: str) -> str:
 
 
 def _credential(provider: str, sent: list[str], header: Header) -> str:
-    """What tells who pays."""
-    return "\n".join((*sent, *(f"{one}: {value}" for one in PAYS.get(provider, ()) if (value := header(one)))))
+    """What tells who pays: a credential, and the headers that name the account or the project."""
+    named = dialect(provider).get("pays", ())
+    return "\n".join((*sent, *(f"{one}: {value}" for one in named if (value := header(one)))))
 
 
 def _client(pacer: Pacer, header: Header, body: Callable[[], Mapping[str, Any]]) -> Client:
