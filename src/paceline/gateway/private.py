@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -23,6 +23,7 @@ from paceline.gateway.upstreams import Upstreams
 from paceline.pacing.events import Event
 from paceline.providers.registry import PROVIDERS, base_of, is_loopback, provider_for_host, provider_named
 from paceline.providers.roots import host_root
+from paceline.responses.values import table_beside
 
 Tables = dict[str, dict[str, Any]]
 """Servers by name, as ``[upstreams]`` has them."""
@@ -46,30 +47,13 @@ class Names:
     """
 
     addresses: Mapping[str, str]
-    keys: tuple[str, ...]
+    keys: Sequence[str]
 
 
-NAMES: Final = {
-    "openai": Names(
-        dict.fromkeys(("OPENAI_BASE_URL", "OPENAI_API_BASE", "OPENAI_API_BASE_URL"), "/v1"),
-        ("OPENAI_API_KEY", "CODEX_API_KEY"),
-    ),
-    "anthropic": Names(
-        dict.fromkeys(("ANTHROPIC_BASE_URL", "ANTHROPIC_API_BASE"), ""),
-        ("ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_API_KEY"),
-    ),
-    "gemini": Names(
-        {"GOOGLE_GEMINI_BASE_URL": "", "GOOGLE_API_BASE_URL": "", "GEMINI_API_BASE": "/v1beta"},
-        ("GOOGLE_API_KEY", "GEMINI_API_KEY"),
-    ),
-    "azure": Names({"AZURE_OPENAI_ENDPOINT": ""}, ("AZURE_OPENAI_API_KEY",)),
-    "groq": Names({"GROQ_BASE_URL": ""}, ("GROQ_API_KEY",)),
-    "together": Names({"TOGETHER_BASE_URL": "/v1"}, ("TOGETHER_API_KEY",)),
-    "cerebras": Names({"CEREBRAS_BASE_URL": ""}, ("CEREBRAS_API_KEY",)),
-    "cohere": Names({"CO_API_URL": ""}, ("CO_API_KEY",)),
-}
-"""By provider (sources of the SDKs, Claude Code 2.1, Codex 0.171, litellm 1.81 and promptfoo 0.121, 2026-11)."""
+_TABLE: Final = table_beside(__file__, "programs")
 
+NAMES: Final = {provider: Names(**row) for provider, row in _TABLE["names"].items()}
+"""By provider."""
 
 DAY_MS: Final = "86400000"
 
@@ -95,21 +79,12 @@ class Login:
     provider: str
     path: str
     terms: str
-    keys: tuple[str, ...]
+    keys: Sequence[str]
     address: str = ""
 
 
-LOGINS: Final = {
-    "claude": Login(
-        "anthropic",
-        "",
-        "https://code.claude.com/docs/en/legal-and-compliance",
-        ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"),
-        "ANTHROPIC_BASE_URL",
-    ),
-    "codex": Login("chatgpt", "/backend-api/codex", "https://openai.com/policies/terms-of-use", ("CODEX_API_KEY",)),
-}
-"""By the name of the program (Claude Code 2.1.332 and Codex 0.171, run 2026-11). Any other one may start Claude Code."""
+LOGINS: Final = {program: Login(**row) for program, row in _TABLE["logins"].items()}
+"""By the name of the program. Any other one may start Claude Code."""
 
 
 @dataclass(slots=True)
