@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from paceline.core.results import StoreError, explaining
 from paceline.stores.base import FILE_TIMEOUT_S, Prefixed, Store
@@ -27,14 +27,16 @@ Aged = tuple[float, bytes]
 """The age in seconds, and the content."""
 
 
-class Notes(Protocol):
-    """Notes by key; each call leaves nothing open, and raises :class:`StoreError` if the place cannot be used now."""
+def place_of(store: Store | None) -> RedisStore | Path | None:
+    """Where something is kept beside ``store``: its Redis or its file; ``None`` if it is in no place of its own.
 
-    def write(self, notes: Mapping[str, str]) -> None:
-        """Keep notes in place of those before."""
-
-    def read(self) -> list[Aged]:
-        """All notes, without writing anything."""
+    A prefix of its pools is no part of the place.
+    """
+    if isinstance(store, Prefixed):
+        store = store.inner
+    if isinstance(store, SQLiteStore):
+        return Path(store.url.removeprefix("sqlite:"))
+    return store if isinstance(store, RedisStore) else None
 
 
 def notes_beside(
@@ -43,18 +45,15 @@ def notes_beside(
     """The notes beside ``store``; ``None`` if that is in no place of its own. Nothing is opened before the first use.
 
     Args:
-        store: The store. A prefix of its pools is no part of the place.
+        store: The store.
         kind: What the notes are about.
         in_use: Whether a Redis keeps the quotas of this process, too, so that its connection stays open.
         timeout_s: How long a file of notes may be locked by other processes.
     """
-    if isinstance(store, Prefixed):
-        store = store.inner
-    if isinstance(store, RedisStore):
-        return RedisNotes(store, kind, in_use=in_use)
-    if isinstance(store, SQLiteStore):
-        return SQLiteNotes(Path(store.url.removeprefix("sqlite:")), kind, timeout_s)
-    return None
+    place = place_of(store)
+    if isinstance(place, RedisStore):
+        return RedisNotes(place, kind, in_use=in_use)
+    return None if place is None else SQLiteNotes(place, kind, timeout_s)
 
 
 class RedisNotes:
@@ -69,9 +68,11 @@ class RedisNotes:
         self._keys = key, f"{key}:times"
 
     def write(self, notes: Mapping[str, str]) -> None:
+        """Keep notes in place of those before."""
         self._run("notes_write", str(KEEP_S), *chain.from_iterable(notes.items()))
 
     def read(self) -> list[Aged]:
+        """All notes, without writing anything."""
         found = self._run("notes_read", str(KEEP_S))
         return [(age_ms / 1_000, entry) for _, entry, age_ms in found if entry is not None]
 
@@ -105,3 +106,7 @@ class SQLiteNotes:
         with explaining(f"sqlite:{self._path}", kind=StoreError, of=TypeError):
             ages = [(time.time() - at, entry) for _, entry, at in rows]
         return [(age_s, entry) for age_s, entry in ages if age_s < KEEP_S]
+
+
+Notes = RedisNotes | SQLiteNotes
+"""Notes by key; each call leaves nothing open, and raises :class:`StoreError` if the place cannot be used now."""

@@ -12,13 +12,13 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
-from paceline.stores.base import FILE_TIMEOUT_S, Prefixed, Store
+from paceline.stores.base import FILE_TIMEOUT_S, Store
 from paceline.stores.entries import EntryFile, read_all
+from paceline.stores.notes import place_of
 from paceline.stores.redis import RedisStore
 from paceline.stores.redis_wire import lua
-from paceline.stores.sqlite import SQLiteStore
 
 KEEP_DAYS: Final = 400
 """How long a day is kept: a year, and a month in which it is settled."""
@@ -32,32 +32,15 @@ Rows = dict[Row, list[float]]
 """Sums, which only grow; the first of them grows with each count."""
 
 
-class Tallies(Protocol):
-    """Sums; each call is for one thread at a time, and raises :class:`StoreError` if the place cannot be used now."""
-
-    def tell(self, rows: Mapping[Row, Sequence[float]]) -> list[float]:
-        """Keep each of ``rows`` that is later than what the place has of it, so that it may be told any number of times.
-
-        Returns:
-            The first sum of each that the place had before; 0 if it had none.
-        """
-
-    def read(self, first: int, last: int) -> Rows:
-        """The rows of the days from ``first`` to ``last``, without writing anything."""
-
-
 def tallies_beside(store: Store | None) -> Tallies:
     """The sums beside ``store``; without a store that has a place for them, in this process alone.
 
-    Nothing is opened before the first use. A prefix of the store's pools is no part of the place.
+    Nothing is opened before the first use.
     """
-    if isinstance(store, Prefixed):
-        store = store.inner
-    if isinstance(store, RedisStore):
-        return RedisTallies(store)
-    if isinstance(store, SQLiteStore):
-        return SQLiteTallies(Path(store.url.removeprefix("sqlite:")))
-    return OwnTallies()
+    place = place_of(store)
+    if isinstance(place, RedisStore):
+        return RedisTallies(place)
+    return OwnTallies() if place is None else SQLiteTallies(place)
 
 
 class OwnTallies:
@@ -68,6 +51,11 @@ class OwnTallies:
         self._lock = threading.Lock()
 
     def tell(self, rows: Mapping[Row, Sequence[float]]) -> list[float]:
+        """Keep each of ``rows`` that is later than what the place has of it, so that it may be told any number of times.
+
+        Returns:
+            The first sum of each that the place had before; 0 if it had none.
+        """
         with self._lock:
             had = [self._rows.get(row, (0.0,))[0] for row in rows]
             self._rows |= {
@@ -78,6 +66,7 @@ class OwnTallies:
         return had
 
     def read(self, first: int, last: int) -> Rows:
+        """The rows of the days from ``first`` to ``last``, without writing anything."""
         with self._lock:
             return {row: list(sums) for row, sums in self._rows.items() if first <= row[0] <= last}
 
@@ -118,7 +107,7 @@ class SQLiteTallies:
         self._path, self._timeout_s = store.with_name(f"{store.name}.usage"), timeout_s
 
     def tell(self, rows: Mapping[Row, Sequence[float]]) -> list[float]:
-        """See :meth:`Tallies.tell`; one transaction, which is applied as a whole or not at all."""
+        """See :meth:`OwnTallies.tell`; one transaction, which is applied as a whole or not at all."""
         with closing(_SumFile(str(self._path), KEEP_DAYS * DAY_S, self._timeout_s)) as file:
             return file.tell({_key(row): sums for row, sums in rows.items()})
 
@@ -142,6 +131,10 @@ class _SumFile(EntryFile):
         with self._alone() as db:
             db.execute("COMMIT")
         return had
+
+
+Tallies = OwnTallies | RedisTallies | SQLiteTallies
+"""Sums; each call is for one thread at a time, and raises :class:`StoreError` if the place cannot be used now."""
 
 
 def added(before: Sequence[float] | None, amounts: Sequence[float]) -> list[float]:
