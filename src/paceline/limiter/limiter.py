@@ -395,9 +395,7 @@ def _worker(settings: PacingSettings) -> StoreWorker | None:
     from paceline.stores import as_store
 
     opened = as_store(settings.store)
-    if opened is None:
-        return None
-    return StoreWorker(opened, settings.clock, on_store_failure=settings.on_store_failure, lease_s=settings.lease_s)
+    return None if opened is None else StoreWorker(opened, settings)
 
 
 def _keep_outputs(worker: StoreWorker, pacer: Pacer) -> None:

@@ -24,9 +24,9 @@ from paceline.core.ledger import Ledger
 from paceline.core.plan import Plan
 from paceline.core.queue import Queue
 from paceline.core.results import StoreError, StoreFormatError
-from paceline.pacing.clock import Clock, go_on, is_patched, tell_of_forks
+from paceline.pacing.clock import go_on, is_patched, tell_of_forks
 from paceline.pacing.scheduler import Scheduler
-from paceline.pacing.settings import OnStoreFailure
+from paceline.pacing.settings import PacingSettings
 from paceline.shared.capacity import SharedCapacity
 from paceline.shared.contact import LOOK_S, Contact
 from paceline.shared.exchange import answer, ask, side_of
@@ -55,18 +55,11 @@ class StoreWorker:
         stored_as: By account what it is called in the store.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        clock: Clock,
-        *,
-        on_store_failure: OnStoreFailure = "fail_safe",
-        lease_s: float | None = None,
-    ) -> None:
+    def __init__(self, store: Store, settings: PacingSettings) -> None:
         self.store = store
-        self._options: dict[str, Any] = {"on_store_failure": on_store_failure, "lease_s": lease_s}
+        self._options: dict[str, Any] = {"on_store_failure": settings.on_store_failure, "lease_s": settings.lease_s}
         self.schedulers: weakref.WeakSet[Scheduler] = weakref.WeakSet()
-        self._clock = clock
+        self._clock = settings.clock
         self.aside: Callable[[], None] = lambda: None
         self.stored_as: Mapping[str, str] = {}
         self._reset()
