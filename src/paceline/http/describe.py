@@ -20,7 +20,7 @@ from paceline.pacing.pacer import Pacer
 from paceline.pacing.permit import Estimated, check_cost
 from paceline.pacing.scheduler import Scheduler
 from paceline.pacing.turns import estimated, refused
-from paceline.providers.answers import unsized_cost
+from paceline.providers.answers import provider_of, unsized_cost
 from paceline.providers.base import AUDIO_SECONDS, Call, Provider, Usage
 from paceline.providers.embeddings import embeds
 from paceline.providers.registry import base_of, method_path, provider_named
@@ -271,8 +271,7 @@ def estimate(pacer: Pacer, pool: str, asked: object, output_tokens: int | None) 
     most = None if output_tokens is None else int(output_tokens)
     if asked is None:
         return unsized_cost(scheduler.pool.name, scheduler.pool.ledger.entries.units, most)
-    name, slash, _ = scheduler.pool.name.partition("/")
-    provider = provider_named(name if slash else "generic")
+    provider = provider_of(scheduler.pool.name)
     prefix, slash, model = pool.partition("/")
     if not slash or provider_named(prefix).name != provider.name:  # the slash is in the name of the model
         model = pool
