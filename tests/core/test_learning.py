@@ -345,12 +345,6 @@ class TestAdaptiveHeadroom:
         assert self.headroom_s(pool) == 1.0
         assert "holds" not in quota(pool, 62)["learned"]  # the bucket is as large as before
 
-    def test_late_sending_raises_it_within_a_bound(self, pool):
-        pool.capacity.learning.sent_late(2.0)
-        assert self.headroom_s(pool) == 2.0
-        pool.capacity.learning.sent_late(60.0)
-        assert self.headroom_s(pool) == 4.0
-
     def test_a_given_headroom_stays(self):
         pool = self.of_tokens(headroom_s=2.0)
         pool.capacity.learning.sent_late(3.0)
@@ -894,12 +888,11 @@ def test_charges_that_the_log_has_lost_may_be_uncounted(monkeypatch, slices, lef
     assert len(pool.capacity.learning.trackers[0].charges.slices) <= slices
 
 
-def test_late_sending_concerns_buckets_alone():
+def test_late_sending_raises_the_headroom_of_buckets_alone_and_within_a_bound():
     pool = pool_of("600 requests/min, 9 concurrency, 60 pages/min sliding, 7 starts/min exact", adapts=True)
-    pool.capacity.learning.sent_late(2.0)
-    assert [m.headroom_s for m in pool.ledger.meters] == [2.0, 0.0, 1.0, 1.0]
-    pool.capacity.learning.sent_late(1.5)
-    assert pool.ledger.entries[0].meter.headroom_s == 2.0
+    for late_s, headroom_s in (2.0, 2.0), (1.5, 2.0), (60.0, 4.0):
+        pool.capacity.learning.sent_late(late_s)
+        assert [m.headroom_s for m in pool.ledger.meters] == [headroom_s, 0.0, 1.0, 1.0]
 
 
 def test_headers_of_an_unknown_request_only_lower_the_level():
@@ -1068,27 +1061,17 @@ def test_only_open_reservations_up_to_an_instant_count_as_before_it():
     assert ledger.open_before(0, T0 + NS) == 1
 
 
-class TestRefusedSlots:
-    REFUSED = Refusal(RefusalKind.RATE, unit="concurrency")
-
-    def test_attempts_in_flight_at_a_refusal_count_once_with_it(self):
-        pool = ungentle("8 concurrency")
-        granted = use_up(pool, T0)
-        for one in granted[:3]:
-            pool.refuse(T0 + NS, one, self.REFUSED, 0.0)
-        assert amount_of(pool) == 7 * 3 // 4
-
-    def test_a_number_that_a_refusal_has_stated_rises_again_to_the_given_one(self):
-        pool = ungentle("20 concurrency", SourceKind.GIVEN)
-        granted = use_up(pool, T0)
-        pool.refuse(T0 + NS, granted.pop(), replace(self.REFUSED, limit=4.0), 0.0)
-        assert amount_of(pool) == 4
-        for second in range(2, 60):
-            for one in granted:
-                pool.settle(T0 + second * NS, one, {"requests": 1})
-            granted = use_up(pool, T0 + second * NS)
-        assert amount_of(pool) == 20
-        assert not pool.capacity.learning.guesses.tested
+def test_a_number_of_slots_that_a_refusal_has_stated_rises_again_to_the_given_one():
+    pool = ungentle("20 concurrency", SourceKind.GIVEN)
+    granted = use_up(pool, T0)
+    pool.refuse(T0 + NS, granted.pop(), Refusal(RefusalKind.RATE, unit="concurrency", limit=4.0), 0.0)
+    assert amount_of(pool) == 4
+    for second in range(2, 60):
+        for one in granted:
+            pool.settle(T0 + second * NS, one, {"requests": 1})
+        granted = use_up(pool, T0 + second * NS)
+    assert amount_of(pool) == 20
+    assert not pool.capacity.learning.guesses.tested
 
 
 def test_a_bucket_that_turns_out_to_be_smaller_lacks_no_more_than_it_holds():
