@@ -135,8 +135,9 @@ def test_an_encoded_request_is_charged_to_its_model(tmp_path, recorder, request,
     recorder.answer = lambda asked: provider(replace(asked, body=body))
     headers = ACCEPTED | {"content-encoding": request.node.callspec.id}
     limits = {"openai/*": ["100 requests/min", "10M tokens/min"]}
+    encoded = encode(body)
     with Gateway(tmp_path, recorder.url, limits=limits) as gateway:
-        assert fetch(gateway.url, "POST", "/openai/v1/responses", encode(body), headers).status == 200
-        assert recorder.asked[0].body == encode(body)
+        assert fetch(gateway.url, "POST", "/openai/v1/responses", encoded, headers).status == 200
+        assert recorder.asked[0].body == encoded
         until(lambda: gateway.pool("openai/gpt-5")["counts"] == {"granted": 1, "settled": 1})
         assert gateway.spent("openai/gpt-5") == {"requests": 1, "tokens": 80}
