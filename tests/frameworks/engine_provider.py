@@ -8,10 +8,13 @@ import asyncio
 import json
 import random
 import sys
+import threading
 import time
 
+from loop_server import LoopServer, head_of
 
-class Provider:
+
+class Provider(LoopServer):
     def __init__(self, rate, latency_s):
         self.rate, self.latency_s = rate, latency_s
         self.level, self.at_s = float(rate), time.monotonic()
@@ -65,29 +68,19 @@ class Provider:
             "usage": usage,
         }
 
-    async def serve(self, reader, writer):
-        try:
-            while head := await reader.readuntil(b"\r\n\r\n"):
-                line, *headers = head.decode().split("\r\n")
-                sizes = [one.partition(":")[2] for one in headers if one.lower().startswith("content-length:")]
-                body = await reader.readexactly(int(sizes[0])) if sizes else b""
-                status, content = ("200 OK", self.tally()) if line.startswith("GET") else await self.answer(body)
-                text = json.dumps(content).encode()
-                form = f"HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {len(text)}\r\n\r\n"
-                writer.write(form.encode() + text)
-                await writer.drain()
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        finally:
-            writer.close()
-
-
-async def main():
-    provider = Provider(float(sys.argv[1]), float(sys.argv[2]))
-    server = await asyncio.start_server(provider.serve, "127.0.0.1", 0, backlog=1024)
-    print(server.sockets[0].getsockname()[1], flush=True)  # noqa: T201
-    await server.serve_forever()
+    async def one(self, reader, writer):
+        method, _, headers = await head_of(reader)
+        sizes = [value for name, value in headers if name.lower() == "content-length"]
+        body = await reader.readexactly(int(sizes[0])) if sizes else b""
+        status, content = ("200 OK", self.tally()) if method == "GET" else await self.answer(body)
+        text = json.dumps(content).encode()
+        form = f"HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {len(text)}\r\n\r\n"
+        writer.write(form.encode() + text)
+        await writer.drain()
+        return True
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    with Provider(float(sys.argv[1]), float(sys.argv[2])) as provider:
+        print(provider.url.rpartition(":")[2], flush=True)  # noqa: T201
+        threading.Event().wait()

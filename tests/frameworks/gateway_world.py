@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from loop_server import LoopServer
+from loop_server import LoopServer, head_of
 
 PROVIDERS = ("openai", "anthropic", "gemini", "cohere", "mistral")
 WIDE = {f"{provider}/*": ["600k requests/min"] for provider in PROVIDERS}
@@ -126,10 +126,7 @@ class Recorder(LoopServer):
         self.answer, self.early, self.asked = answer or provider, early, []
 
     async def one(self, reader, writer):
-        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-        method, target, _ = head[0].split(" ")
-        pairs = [(line.partition(":")[0], line.partition(":")[2].strip()) for line in head[1:] if line]
-        asked = Asked(method, target, pairs, b"")
+        asked = Asked(*await head_of(reader), b"")
         early = self.early  # the next test may set it before this request has ended
         if asked.header("expect"):
             writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")

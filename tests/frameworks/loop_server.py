@@ -5,6 +5,13 @@ import socket
 import threading
 
 
+async def head_of(reader):
+    """The method, the target and the headers of the next request."""
+    first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+    method, target, _ = first.split(" ")
+    return method, target, [(name, value.strip()) for name, _, value in (line.partition(":") for line in lines if line)]
+
+
 class LoopServer:
     """Calls the coroutine ``one(reader, writer)`` for each request of a connection, until it returns false.
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from gateway_world import answer_to, stream_of
-from loop_server import LoopServer
+from loop_server import LoopServer, head_of
 
 HOMES = Path(__file__).resolve().parents[2] / ".venv-frameworks" / "agent_clients"
 PACKAGES = {
@@ -139,9 +139,8 @@ class Server(LoopServer):
         self.asked, self.began_s = [], time.monotonic()
 
     async def one(self, reader, writer):
-        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-        method, target, _ = head[0].split(" ")
-        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:] if line)}
+        method, target, pairs = await head_of(reader)
+        headers = {name.lower(): value for name, value in pairs}
         raw = await reader.readexactly(int(headers.get("content-length", 0)))
         body = json.loads(raw) if raw[:1] == b"{" else {}
         one = Asked(time.monotonic() - self.began_s, method, urlsplit(target).path, headers, body)
