@@ -94,6 +94,17 @@ def _are_parts(parts):
     return bool(parts) and all(isinstance(part, bytes | threading.Event) for part in parts)
 
 
+class Gate(threading.Event):
+    """What a server waits for between two parts of an answer; ``waited``: whether it came, each time."""
+
+    def __init__(self):
+        super().__init__()
+        self.waited = []
+
+    def wait(self, timeout=None):
+        self.waited.append(super().wait(timeout))
+
+
 def sse(*events, name=False):
     """Server-sent events of JSON values; with ``name``, their types are in lines of their own."""
     lines = [f"event: {one['type']}\n" if name else "" for one in events]

@@ -1,10 +1,8 @@
 """A server of Bedrock's API, which the emulator does not have, for boto3 and aiobotocore."""
 
-import threading
-
 from harness import service_row
 
-from odd_server import JSON, OddServer, frame_of
+from odd_server import JSON, Gate, OddServer, frame_of
 
 ANSWER = {
     "output": {"message": {"role": "assistant", "content": [{"text": "hi"}]}},
@@ -22,24 +20,13 @@ START = frame_of("messageStart", {"role": "assistant"})
 END = frame_of("metadata", {name: ANSWER[name] for name in ("usage", "metrics")})
 
 
-class Go(threading.Event):
-    """What a stream waits for after its first event; ``waited``: whether it came, each time."""
-
-    def __init__(self):
-        super().__init__()
-        self.waited = []
-        self.set()
-
-    def wait(self, timeout=None):
-        self.waited.append(super().wait(timeout))
-
-
 class Bedrock(OddServer):
     """Refuses the first request; keeps the time of each signature. Clear ``go`` to stop streams at their first event."""
 
     def __init__(self):
         super().__init__(self.respond)
-        self.signed, self.go = [], Go()
+        self.signed, self.go = [], Gate()
+        self.go.set()
 
     def respond(self, number, _):
         self.signed.append(self.headers[number]["x-amz-date"])

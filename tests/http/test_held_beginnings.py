@@ -10,7 +10,7 @@ from chats import EVENTS, POOL, REFUSED, ROLE, STREAM, WHOLE, counts, pool_of
 from http_ways import IN_PARTS, chat_at
 
 import paceline
-from odd_server import SSE, OddServer, sse
+from odd_server import SSE, Gate, OddServer, sse
 from paceline.http.ahead import ReadAhead, held_parts
 from paceline.pacing.sync import run_sync
 from paceline.providers import verdict
@@ -20,15 +20,6 @@ from paceline.testing import run_virtual
 from waits import soon, until
 
 pytestmark = pytest.mark.usefixtures("short_probes")
-
-
-class Gate(threading.Event):
-    """What the server waits for; ``passed`` tells whether it came."""
-
-    passed = None
-
-    def wait(self, _timeout):
-        self.passed = super().wait(5)
 
 
 each = pytest.mark.parametrize("send", IN_PARTS.values(), ids=IN_PARTS)
@@ -61,7 +52,7 @@ def test_what_has_come_is_the_caller_s_before_the_content_and_after_it(send, com
     gate = Gate()
     with serving(*EVENTS[:come], gate, *EVENTS[come:]) as server:
         assert lines(send(chat_at(server), STREAM, begun=gate.set)[1]) == lines(WHOLE)
-    assert gate.passed
+    assert gate.waited == [True]
     assert counts(limiter) == {"granted": 1, "settled": 1}
     assert not pool_of(limiter)["in_flight"]
 
@@ -126,8 +117,8 @@ def test_a_caller_that_leaves_does_not_wait_for_the_server(send, limiter, short)
         with pytest.raises(LeaveError):
             send(chat_at(server), STREAM, begun=leave)
         gate.set()
-        until(lambda: gate.passed is not None)
-    assert gate.passed
+        until(lambda: gate.waited)
+    assert gate.waited == [True]
     until(lambda: not any(thread.name == "paceline-read" for thread in threading.enumerate()))
     assert not pool_of(limiter)["in_flight"]
     gc.collect()
