@@ -10,16 +10,13 @@ from datetime import UTC, datetime
 from email.utils import formatdate
 
 import httpx2
+from tests.http.chats import ANSWER, CHAT, PATH
 
 import paceline
 from paceline.testing import run_virtual
 from paceline.testing.clock import START_S
 
 HOST = "llm.example.com"
-ANSWER = {
-    "choices": [{"index": 0, "message": {"role": "assistant", "content": "Hi."}, "finish_reason": "stop"}],
-    "usage": {"prompt_tokens": 12, "completion_tokens": 5, "total_tokens": 17},
-}
 OFFSETS_S = (0.0, 15.0, 30.0, 45.0)
 FORMS = ("epoch", "iso", "seconds")
 TOLD = {"nothing": None, "as it is": "100 requests/min", "too high": "1000 requests/min"}
@@ -169,8 +166,7 @@ def run(
             async def work():
                 nonlocal answered
                 for _ in left:
-                    body = {"model": "m", "messages": [{"role": "user", "content": "Hi."}], "max_tokens": 5}
-                    response = await client.post("/v1/chat/completions", json=body)
+                    response = await client.post(PATH, json=CHAT | {"model": "m"})
                     answered += response.status_code == 200
 
             async with asyncio.timeout(limit_s):

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 from click.testing import CliRunner
 from redis_servers import RIGHTS
+from tests.batch.batch_helpers import Said, chat, write_lines
 
 import paceline
 from paceline.batch import job, notes
@@ -50,22 +51,7 @@ def source(tmp_path):
 
 
 def write_input(path, count):
-    body = {"model": "gpt-5", "max_tokens": 5, "messages": [{"role": "user", "content": PROMPT}]}
-    lines = [
-        {"custom_id": f"r{n}", "method": "POST", "url": "/v1/chat/completions", "body": body} for n in range(count)
-    ]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return path
-
-
-class Said(ProgressView):
-    """Keeps the lines that stay."""
-
-    def __init__(self):
-        self.lines = []
-
-    def say(self, text):
-        self.lines.append(text)
+    return write_lines(path, [chat(f"r{n}", text=PROMPT, max_tokens=5) for n in range(count)])
 
 
 def send(source, store, emulator, shard="1/1", view=None, output=None, **environ):

@@ -1,12 +1,12 @@
 """`paceline run --page`: the live page of a run."""
 
-import json
 import subprocess
 import sys
 import time
 
 import httpx2
 import pytest
+from tests.batch.batch_helpers import chat, write_lines
 
 from paceline.emulator import Emulator
 
@@ -18,10 +18,7 @@ def emulator():
 
 
 def start(tmp_path, emulator, *options):
-    source = tmp_path / "in.jsonl"
-    body = {"model": "gpt-5", "max_tokens": 5, "messages": [{"role": "user", "content": "hi"}]}
-    lines = [{"custom_id": str(n), "method": "POST", "url": "/v1/chat/completions", "body": body} for n in range(30)]
-    source.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    source = write_lines(tmp_path / "in.jsonl", [chat(f"r{n}", max_tokens=5) for n in range(30)])
     command = [sys.executable, "-c", "from paceline.cli import main; main()", "run", str(source), "--quiet"]
     given = ["--base-url", emulator.base_url, "--provider", "openai", "--limit", "*=600 requests/min burst 15"]
     environ = {"OPENAI_API_KEY": "k", "PATH": "", "HOME": str(tmp_path)}
