@@ -3,6 +3,7 @@
 import asyncio
 import json
 import threading
+from contextlib import ExitStack
 
 import anthropic
 import httpx2
@@ -29,15 +30,9 @@ def limiter_of(**options):
 
 @pytest.fixture
 def serve():
-    servers = []
-
-    def start(answer):
-        servers.append(OddServer(answer))
-        return servers[-1].__enter__()
-
-    yield start
-    for server in servers:
-        server.__exit__()
+    """Start servers with an answer each, which end with the test."""
+    with ExitStack() as servers:
+        yield lambda answer: servers.enter_context(OddServer(answer))
 
 
 def first(count, wrong, right):

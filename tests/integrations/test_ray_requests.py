@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sys
+from contextlib import ExitStack, closing
 from types import ModuleType
 
 import pytest
@@ -22,16 +23,11 @@ LIMITS = {"openai/gpt-5": "500 requests/min"}
 def made(tmp_path, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-a-key-of-a-test")
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
-    actors = []
-
-    def make(**settings):
-        places = f"sqlite:{tmp_path / 's.db'}", f"sqlite:{tmp_path / 'j.db'}"
-        actors.append(Actor({"limits": LIMITS, **settings}, *places, 60, "custom_id", 10))
-        return actors[-1]
-
-    yield make
-    for actor in actors:
-        actor.close()
+    places = f"sqlite:{tmp_path / 's.db'}", f"sqlite:{tmp_path / 'j.db'}"
+    with ExitStack() as actors:
+        yield lambda **settings: actors.enter_context(
+            closing(Actor({"limits": LIMITS, **settings}, *places, 60, "custom_id", 10))
+        )
 
 
 @pytest.fixture

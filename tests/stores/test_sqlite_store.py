@@ -8,7 +8,7 @@ import stat
 import subprocess
 import sys
 import types
-from contextlib import closing, nullcontext
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,15 +34,8 @@ def path(tmp_path):
 @pytest.fixture
 def opened(path):
     """Open stores that are closed when the test ends."""
-    stores = []
-
-    def open_one(where=path, **options):
-        stores.append(SQLiteStore(where, **options))
-        return stores[-1]
-
-    yield open_one
-    for store in stores:
-        store.close()
+    with ExitStack() as stores:
+        yield lambda where=path, **options: stores.enter_context(closing(SQLiteStore(where, **options)))
 
 
 def test_a_ping_needs_the_right_to_write_and_leaves_nothing(opened, path):
