@@ -6,7 +6,7 @@ and for quotas in a store that processes share (:class:`paceline.shared.capacity
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from paceline.core.ledger import Ledger
@@ -56,7 +56,7 @@ class Learner(Protocol):
     def timed_out(self, now_ns: int, reservation: Reservation) -> bool:
         """Take a time-out, before the attempt is settled; whether too many were in flight to be answered in time."""
 
-    def notes_of_now(self) -> Sequence[Any]:
+    def notes_of_now(self) -> Mapping[int, Any]:
         """The notes of an attempt without a charge that is sent now."""
 
     def sent_late(self, late_s: float) -> None:

@@ -18,6 +18,7 @@ from paceline.core.quota import CONCURRENCY, FAR_NS, INPUT_TOKENS, NS, REQUESTS,
 from paceline.core.record import Record
 from paceline.core.results import (
     COOL_DOWN,
+    NO_NOTES,
     QUEUE,
     WAIT_MAX_S,
     Decision,
@@ -448,10 +449,10 @@ class Pool:
         self.silence.answered(now_ns)
         if refusal.scope is not RefusalScope.POOL:
             if reservation.open:
-                # Nothing was served, so its notes would count as an admission.
-                reservation.notes = ()
                 if self.capacity.learning is not None:
                     self.capacity.learning.retracted(now_ns, reservation, refusal)
+                # Nothing was served, so its settlement is no admission to learn from.
+                reservation.notes, reservation.number = NO_NOTES, 0
                 # The provider counts the request, and no tokens of it.
                 self.capacity.settle(now_ns, reservation, dict.fromkeys(reservation.cost, 0.0) | {REQUESTS: 1.0})
             return

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -287,6 +287,10 @@ class StoreFormatError(StoreError):
     """
 
 
+NO_NOTES: Final[Mapping[int, Any]] = MappingProxyType({})
+"""Of an attempt whose answer is compared with nothing."""
+
+
 class Reservation:
     """What one attempt has charged to every quota of its pool: the attempt may be sent.
 
@@ -296,8 +300,8 @@ class Reservation:
             Quotas are only ever appended to a ledger, so an older reservation has amounts for the first of them.
         marks: What :meth:`Meter.charge <paceline.core.meters.Meter.charge>` returned, per entry. Where a store has
             charged the quotas there are none, or only marks of measured limits.
-        notes: The :class:`Note <paceline.core.learning.tracker.Note>` of each entry, or ``None``, with which
-            ``Learning`` compares the answer; empty: nothing is learned from its settlement.
+        notes: The :class:`Note <paceline.core.learning.tracker.Note>` of each quota that has a tracker, by its index:
+            ``Learning`` compares the answer with it.
         known: The true amounts that the beginning of its answer has shown.
         granted_ns: The instant of the grant; of the last one, where the request passes several pools. Learning takes it
             for the instant of sending.
@@ -322,7 +326,7 @@ class Reservation:
         self.marks = marks
         self.granted_ns = granted_ns
         self.lost_at_ns = lost_at_ns
-        self.notes: Sequence[Any] = ()
+        self.notes: Mapping[int, Any] = NO_NOTES
         self.passed: tuple[Any, ...] = ()
         self.known: Cost | None = None
         self.open = True

@@ -229,7 +229,7 @@ class Corrections:
                 ledger.charge_open(one.granted_ns, one, index, m, amount)
                 entry.spent += amount
                 tracker.charges.log(one.granted_ns, tracker.charges.total + amount)
-                one.notes = [*one.notes, *[None] * (index - len(one.notes)), tracker.note()]
+                one.notes = {**one.notes, index: tracker.note()}
             elif not m.holds:
                 m.charge(one.granted_ns, amount)
         lack = m.lack(now_ns)

@@ -101,20 +101,19 @@ class Learning:
         shedding.sent += 1
         reservation.number = shedding.sent
         amounts = reservation.amounts
-        notes: list[Note | None] = [None] * len(amounts)
+        notes: dict[int, Note] = {}
         for index, tracker in self.trackers.items():
             if index < len(amounts) and amounts[index]:  # quotas may have been added since the lease
                 notes[index] = tracker.sent(now_ns, amounts[index], logged=by_store)
         reservation.notes = notes
 
-    def notes_of_now(self) -> list[Note | None]:
+    def notes_of_now(self) -> dict[int, Note]:
         """The notes of an attempt without a charge that is sent now."""
-        trackers = map(self.trackers.get, range(len(self.corrections.entries)))
-        return [None if tracker is None else tracker.note() for tracker in trackers]
+        return {index: tracker.note() for index, tracker in self.trackers.items()}
 
     def served(self, now_ns: int, reservation: Reservation, true: list[float]) -> None:
         """Raise the guesses that bind, after an attempt that the provider has served at the cost ``true``."""
-        if not (self.guesses.tested and reservation.notes):
+        if not (self.guesses.tested and reservation.number):
             return
         for index, amount, source, gain in self.guesses.served(now_ns, reservation, true):
             self.corrections.set_limit(now_ns, index, amount, source)

@@ -88,7 +88,7 @@ class Readings:
         index = self._corrections.index_of(whole.unit, whole.period_s)
         if index is not None:
             self._take_restart(
-                _Told(now_ns, index, reservation, note_of(reservation, index), reading, whole), counts=False
+                _Told(now_ns, index, reservation, reservation.notes.get(index), reading, whole), counts=False
             )
         return added
 
@@ -103,7 +103,7 @@ class Readings:
         """
         entry = self._entries[index]
         reading = whole if entry.share == 1 else self._usable_reading(index, whole, entry.share)
-        told = _Told(now_ns, index, reservation, note_of(reservation, index), reading, whole)
+        told = _Told(now_ns, index, reservation, reservation.notes.get(index), reading, whole)
         if entry.meter.restarts_by_answers:
             self._take_restart(told)
         refilled = self._take_refill(told)
@@ -296,11 +296,6 @@ class Readings:
             self._ledger.adopt(now_ns, index, min(limit, entry.given), period_s)
             entry.source = LEARNED
         return True
-
-
-def note_of(reservation: Reservation, index: int) -> Note | None:
-    """The note of an attempt about the quota at ``index``."""
-    return reservation.notes[index] if index < len(reservation.notes) else None
 
 
 def _contradicts(named: Named, m: Meter, now_ns: int, lack: float) -> bool:

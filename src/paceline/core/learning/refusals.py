@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from paceline.core.learning.corrections import Corrections
 from paceline.core.learning.guesses import RETEST_STEP, Guess
-from paceline.core.learning.readings import Readings, note_of
+from paceline.core.learning.readings import Readings
 from paceline.core.learning.resets import ROUNDED_NS
 from paceline.core.learning.tracker import QuotaTracker
 from paceline.core.meters import Named, Restarting, Slots, Spread, Window
@@ -113,7 +113,7 @@ class Refusals:
 
     def _track(self, now_ns: int, index: int, reservation: Reservation, refusal: Refusal, pause_ns: int) -> bool:
         """Let the tracker of a bucket or a spread quota learn; whether the rate is measured from now on."""
-        tracker, note = self._trackers.get(index), note_of(reservation, index)
+        tracker, note = self._trackers.get(index), reservation.notes.get(index)
         if tracker is None or note is None:
             return False
         amount = reservation.amounts[index]
