@@ -154,22 +154,25 @@ class Allowance:
         # As long again as has passed, and a minute: the time to the next test doubles.
         return min(first_s if passed_s < LONG_WAIT_S else passed_s + LONG_WAIT_S, most_s)
 
-    def refuse(self, now_ns: int, sent_ns: int, refusal: Refusal) -> None:
-        """Take the wait of a refusal for the rate of the pool: a newer one counts, also if it is shorter."""
+    def refuse(self, now_ns: int, sent_ns: int, refusal: Refusal) -> bool:
+        """Take the wait of a refusal for the rate of the pool: a newer one counts, also if it is shorter.
+
+        Returns:
+            Whether it is about an allowance; see :meth:`covers`.
+        """
         asked_s, unnamed, window = _asked_s(refusal), self._is_unnamed(refusal), refusal.window
         # A short wait is about an allowance only while one is shut: near its end a window asks for little.
-        if window is None and asked_s <= LONG_WAIT_S and not (unnamed and self.is_test(sent_ns)):
-            return
+        is_short = asked_s <= LONG_WAIT_S and not (unnamed and self.is_test(sent_ns))
         # A refusal about a rate, beside the window, says nothing of its end.
-        if self.is_shut and window is None and not unnamed:
-            return
-        # The first refusal counts. What was sent before it tells nothing of the end.
-        self.began_ns = self.began_ns or now_ns
-        self._unnamed |= unnamed
-        self.window = window
-        if asked_s:
-            self._ends_ns = now_ns + round(asked_s * NS)
-            self._asked_s, self._longest_s = asked_s, max(self._longest_s, asked_s)
+        if window is not None or not (is_short or (self.is_shut and not unnamed)):
+            # The first refusal counts. What was sent before it tells nothing of the end.
+            self.began_ns = self.began_ns or now_ns
+            self._unnamed |= unnamed
+            self.window = window
+            if asked_s:
+                self._ends_ns = now_ns + round(asked_s * NS)
+                self._asked_s, self._longest_s = asked_s, max(self._longest_s, asked_s)
+        return window is not None or (unnamed and self._false < FALSE_MAX)
 
     def admit(self, sent_ns: int) -> None:
         """Open it, if an attempt was served that was sent after its first refusal."""

@@ -456,10 +456,9 @@ class Pool:
                 # The provider counts the request, and no tokens of it.
                 self.capacity.settle(now_ns, reservation, dict.fromkeys(reservation.cost, 0.0) | {REQUESTS: 1.0})
             return
-        of_allowance = self._is_of_allowance(reservation, refusal)
-        self.progress.refuse(now_ns, reservation.granted_ns, refusal, self._in_flight_ns(reservation))
+        shows_no_rate = self.progress.refuse(now_ns, reservation.granted_ns, refusal, self._in_flight_ns(reservation))
         pause_ns = round(max(pause_s, 0.0) * NS)
-        opens_ns = self.progress.allowance.opens_ns(now_ns + pause_ns) if of_allowance else None
+        opens_ns = self.progress.allowance.opens_ns(now_ns + pause_ns) if shows_no_rate else None
         if self.capacity.refuse(now_ns, reservation, refusal, pause_ns, opens_ns):
             self.recount()
         # The message is left out: it may quote the request, and the reason is shown to others than its sender.
@@ -483,15 +482,11 @@ class Pool:
         reservation.alone = not (others_ns or self.queue.length)
         row = self.progress.row(now_ns, reservation.granted_ns, refusal, others_ns)
         learning = self.capacity.learning
-        if row is None or learning is None or self._is_of_allowance(reservation, refusal):
+        if row is None or learning is None or row.is_allowance:
             return row
+        if refusal.kind.about_rate and self.progress.allowance.foretold(reservation.granted_ns, refusal):
+            return row  # of a test of a long wait that has not ended, which shows no rate
         return row._replace(is_paced=learning.paces(now_ns, reservation, refusal))
-
-    def _is_of_allowance(self, reservation: Reservation, refusal: Refusal) -> bool:
-        """Whether a refusal shows no rate: it is about an allowance, or of a test of a long wait that has not ended."""
-        allowance = self.progress.allowance
-        shows_none = allowance.covers(refusal) or allowance.foretold(reservation.granted_ns, refusal)
-        return refusal.kind.about_rate and shows_none
 
     def _in_flight_ns(self, apart: Reservation) -> list[int]:
         """When the attempts in flight were sent, except the attempt ``apart``."""

@@ -136,16 +136,11 @@ class Rows:
 
         ``foretold``: an earlier one has said so.
         """
-        presumed = self._presumed(now_ns, sent_ns, in_flight_ns)
-        goes_on = self._goes_on(presumed)
-        row = self._row(now_ns, sent_ns, goes_on=goes_on, foretold=foretold)
-        if not goes_on:
+        if not self._goes_on(self._presumed(now_ns, sent_ns, in_flight_ns)):
             self.end(now_ns)
             self._since_ns, self._after_ns = now_ns, sent_ns if self._by_chance else now_ns
-        # Attempts in flight at the last refusal that counts are told from later ones by this instant.
-        if row.number > self.number:
-            self._last_ns = now_ns
-        self.number = row.number
+        if self._is_new(self.number, sent_ns, foretold=foretold):
+            self.number, self._last_ns = self.number + 1, now_ns
         self._total += refusal.chance
         # WEAK: it never falls. After one slow refusal, attempts count as admitted only when PROBE_NS have passed.
         self._slowest_ns = max(self._slowest_ns, now_ns - sent_ns)
@@ -162,17 +157,19 @@ class Rows:
             admitted: How many attempts had an answer.
             foretold: Whether an earlier one has said so.
         """
-        presumed = self._presumed(now_ns, sent_ns, in_flight_ns)
-        row = self._row(now_ns, sent_ns, goes_on=self._goes_on(presumed), foretold=foretold)
-        return row._replace(admitted=admitted + len(presumed), pending=len(in_flight_ns) - len(presumed))
-
-    def _row(self, now_ns: int, sent_ns: int, *, goes_on: bool, foretold: bool) -> Row:
-        number = lasted_ns = 0
-        if goes_on:
+        presumed, number, lasted_ns = self._presumed(now_ns, sent_ns, in_flight_ns), 0, 0
+        if self._goes_on(presumed):
             number, lasted_ns = self.number, now_ns - self._since_ns
-        # An attempt that was in flight at the last refusal shows no more than that one.
-        new = int(not number or (sent_ns >= self._last_ns and not foretold))
-        return Row(number + new, lasted_ns / NS, self._longest_ns / NS, self._total + 1)
+        number += self._is_new(number, sent_ns, foretold=foretold)
+        admitted, pending = admitted + len(presumed), len(in_flight_ns) - len(presumed)
+        return Row(number, lasted_ns / NS, self._longest_ns / NS, self._total + 1, admitted, pending)
+
+    def _is_new(self, number: int, sent_ns: int, *, foretold: bool) -> bool:
+        """Whether a refusal counts, after ``number`` of its row.
+
+        One of an attempt that was in flight at the last refusal shows no more than that one.
+        """
+        return not number or (sent_ns >= self._last_ns and not foretold)
 
     def _presumed(self, now_ns: int, sent_ns: int, in_flight_ns: Sequence[int]) -> list[int]:
         """The attempts in flight that are admitted, when an attempt that was sent at ``sent_ns`` is refused now."""
@@ -213,16 +210,20 @@ class Progress:
             self.rate_rows.end(now_ns)
             self.capacity_rows.end(now_ns)
 
-    def refuse(self, now_ns: int, sent_ns: int, refusal: Refusal, in_flight_ns: Sequence[int] = ()) -> None:
+    def refuse(self, now_ns: int, sent_ns: int, refusal: Refusal, in_flight_ns: Sequence[int] = ()) -> bool:
         """Count the refusal of an attempt that was sent at ``sent_ns``, if it is of one of the sorts.
 
         ``in_flight_ns``: when the other attempts in flight were sent.
+
+        Returns:
+            Whether it is one for rate that shows none: it is about an allowance, or of a test that an earlier refusal
+            has foretold.
         """
+        foretold = self.allowance.foretold(sent_ns, refusal)
         if (rows := self._rows_of(refusal)) is not None:
             self._refused = True
-            rows.count(now_ns, sent_ns, refusal, in_flight_ns, foretold=self.allowance.foretold(sent_ns, refusal))
-        if rows is self.rate_rows:
-            self.allowance.refuse(now_ns, sent_ns, refusal)
+            rows.count(now_ns, sent_ns, refusal, in_flight_ns, foretold=foretold)
+        return rows is self.rate_rows and (self.allowance.refuse(now_ns, sent_ns, refusal) or foretold)
 
     def row(self, now_ns: int, sent_ns: int, refusal: Refusal, in_flight_ns: Sequence[int] = ()) -> Row | None:
         """The row with a refusal that comes now, as for :meth:`refuse`; ``None`` for another sort."""
