@@ -113,14 +113,19 @@ class Pool:
         """
         if (stopped := self._meet(now_ns, waiter)) is not None:
             return stopped
+        until: WaitUntil | None = None
         if not self.queue.length:
             decision = self._reserve(now_ns, waiter)
             if type(decision) is not WaitUntil:
                 return decision if isinstance(decision, Reservation) else self._unsent(now_ns, decision)
-        return self._add(now_ns, waiter)
+            until = decision
+        return self._add(now_ns, waiter, until)
 
-    def _add(self, now_ns: int, waiter: Waiter) -> Outcome:
-        """Add ``waiter`` to the queue, unless it can never be granted, or not in time."""
+    def _add(self, now_ns: int, waiter: Waiter, until: WaitUntil | None) -> Outcome:
+        """Add ``waiter`` to the queue, unless it can never be granted, or not in time.
+
+        ``until``: the present decision about it, if it is the first one.
+        """
         never = self.capacity.ledger.never(waiter.amounts)
         # An old reply of a store turns no request away: another process may have given something back.
         if never is not None and self.capacity.is_current(now_ns):
@@ -138,7 +143,7 @@ class Pool:
         self.queue.push(waiter)
         head = self.queue.head()
         if head is waiter or waiter.deadline_ns is not None or waiter.returned or waiter.lost_ns:
-            self._wake_for(now_ns, head)  # else it is planned for the head already
+            self._wake_for(now_ns, head, until)  # else it is planned for the head already
         return WaitUntil(at_ns, quota)
 
     def try_grant(self, now_ns: int, waiter: Waiter) -> Outcome:
