@@ -350,7 +350,7 @@ class Ledger:
 
     def true_cost(self, cost: Cost, actual: Cost | None) -> Cost:
         """The true cost of an attempt, for the units of its ``cost`` and of the quotas; see :meth:`settle`."""
-        true = merged(cost, actual or {})
+        true = merged(cost, actual) if actual else cost
         amounts = dict(zip(self.entries.units, self.amounts(true), strict=True))
         return {unit: amount for unit, amount in true.items() if unit in cost or unit in amounts} | amounts
 

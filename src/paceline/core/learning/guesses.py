@@ -100,10 +100,10 @@ class Guesses:
         """Whether the limit at ``index`` is tested up to a known amount, because a refusal has lowered or named it."""
         return index in self.tested and self.tested[index].is_bounded
 
-    def new_test(self, index: int) -> Guess:
-        """A test of the limit at ``index``, if it is lowered: up to the present one."""
+    def new_test(self, index: int) -> Guess | None:
+        """A test of the slots at ``index``, if they are lowered: up to their present number; ``None`` for no slots."""
         entry = self._ledger.entries[index]
-        return Guess(entry.meter.quota.amount, entry.source)
+        return Guess(entry.meter.quota.amount, entry.source) if isinstance(entry.meter, Slots) else None
 
     def lowered(self, now_ns: int, index: int, before: float) -> None:
         """Test the limit at ``index`` after a time: a refusal has lowered it from ``before``.
@@ -136,24 +136,25 @@ class Guesses:
             self.end(index)
         entry.source = LEARNED
 
-    def slots_refused(self, now_ns: int, sent_ns: int, index: int, used: float, test: Guess) -> float:
+    def slots_refused(self, now_ns: int, sent_ns: int, index: int, test: Guess) -> float:
         """The number of slots at ``index`` after the refusal of an attempt that was sent at ``sent_ns``.
 
         Args:
             now_ns: The present.
             sent_ns: When it was sent. Attempts that were in flight at a refusal count once with it.
             index: The quota.
-            used: How many others were in use.
             test: Their test, if this is the first refusal: up to the number before it, which may state another one.
         """
         m = self._ledger.entries[index].meter
+        assert isinstance(m, Slots)
         guess = self.tested.setdefault(index, test)
         if sent_ns < guess.refused_ns:  # it says nothing new, and its stated number is no more than it was
             return min(test.most, m.quota.amount)
         if guess.refused_ns:
             guess.rounds = min(2 * guess.rounds, FULL_MAX_N)
         guess.refused_ns, guess.served = now_ns, 0.0
-        return max(min(used, m.quota.amount) if guess.is_bounded else used * 3 // 4, 1.0)
+        others = m.used  # in use
+        return max(min(others, m.quota.amount) if guess.is_bounded else others * 3 // 4, 1.0)
 
     def found_slots(self, index: int) -> None:
         """Raise the slots at ``index`` by one at a time.

@@ -79,7 +79,7 @@ class Refusals:
         self._unstated.explained(now_ns, reservation)
         if refusal.limit is not None:
             refusal = replace(refusal, limit=refusal.limit * self._corrections.usable_share(index, refusal.unit))
-        test = Guess() if index is None else self._guesses.new_test(index)  # of the limit before this refusal
+        test = None if index is None else self._guesses.new_test(index)  # up to the number before this refusal
         changed = self._corrections.take_limit(now_ns, index, refusal, reservation.granted_ns)
         if self._shows_another(now_ns, reservation, refusal, index):
             self._unstated.begin(now_ns, refusal.unit, self._before(now_ns, refusal))
@@ -91,14 +91,14 @@ class Refusals:
             return changed
         return self._track(now_ns, index, reservation, refusal, pause_ns) or changed
 
-    def _take_own_rule(self, now_ns: int, index: int, sent_ns: int, refusal: Refusal, test: Guess) -> bool:
+    def _take_own_rule(self, now_ns: int, index: int, sent_ns: int, refusal: Refusal, test: Guess | None) -> bool:
         """Lower slots, let a guess fall back, doubt a window or restarts; whether the tracker learns, too.
 
-        ``test``: how lower slots are tested from now on.
+        ``test``: how slots that become fewer are tested from now on; ``None`` for another quota.
         """
         m, guess = self._entries[index].meter, self._guesses.tested.get(index)
-        if isinstance(m, Slots):
-            fewer = self._guesses.slots_refused(now_ns, sent_ns, index, m.used, test)
+        if test is not None:
+            fewer = self._guesses.slots_refused(now_ns, sent_ns, index, test)
             if fewer < m.quota.amount:
                 self._corrections.set_limit(now_ns, index, fewer, self._entries[index].source)
         elif refusal.limit is not None:
@@ -118,7 +118,7 @@ class Refusals:
             return False
         amount = reservation.amounts[index]
         # With enough left of it, a refusal that names none is about a quota that is not listed.
-        other = refusal.unit is None and index in self._ample(reservation)
+        other = refusal.unit is None and self._readings.shown(reservation).get(index, 0.0) > amount
         after_ns = None if reservation.alone and _is_bare(refusal) else pause_ns
         if tracker.refused(now_ns, reservation.granted_ns, note, amount, refusal, after_ns) and not other:
             self._corrections.spread(now_ns, index, wait_s=refusal.sooner_s or refusal.retry_after_s)
