@@ -25,6 +25,8 @@ MEANINGS: Final = {code: Refusal(kind) for kind, row in _REFUSALS.items() for co
 """The refusal that a code means, by its name in lower case; an HTTP status is one."""
 
 _SAYS: Final = {what: re.compile(pattern) for what, pattern in table("refusals")["expressions"].items()}
+_WAITS: Final[Mapping[str, float]] = table("refusals")["waits"]
+"""The fields of an error that state a wait, and the seconds of their unit."""
 
 _WORDS: Final = [
     (kind, re.compile("|".join(row["words"]), re.IGNORECASE), row["at"])
@@ -43,18 +45,18 @@ _NAMES: Final = ("error_code", "code", "Code", "type", "status", "reason")
 def codes_of(error: Mapping[str, Any]) -> list[str]:
     """The codes of an error, in any of the places where providers put them; the first is the one to show, a name if there is one."""
     holders = [*map(as_mapping, (error.get("details"), error, error.get("detail"))), *items_of(error.get("errors"), 5)]
-    holders += details_of(error, "ErrorInfo")
+    holders += details_of(error).get("google.rpc.ErrorInfo", ())
     found = [as_text(holder[name])[:100] for name in _NAMES for holder in holders if name in holder]
     found.append(as_text(error.get("__type")).rpartition("#")[2][:100])
     return sorted(filter(None, found), key=str.isdigit)
 
 
-def details_of(error: Mapping[str, Any], kind: str) -> list[Mapping[str, Any]]:
-    """The parts of Google's ``details`` of one kind: ``QuotaFailure``, ``RetryInfo``, ``ErrorInfo``."""
-    details = error.get("details")
-    if not details:
-        return []
-    return [one for one in items_of(details, 20) if as_text(one.get("@type")).endswith(f"google.rpc.{kind}")]
+def details_of(error: Mapping[str, Any]) -> dict[str, list[Mapping[str, Any]]]:
+    """The parts of Google's ``details`` by their kind: ``google.rpc.QuotaFailure``, ``google.rpc.RetryInfo``, ..."""
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for one in items_of(error.get("details"), 20):
+        found.setdefault(as_text(one.get("@type")).rpartition("/")[2], []).append(one)
+    return found
 
 
 KEY_INVALID: Final = "API_KEY_INVALID"
@@ -208,12 +210,12 @@ def _unit_of(facts: Said, names: list[str]) -> str | None:
 def facts_in(error: Mapping[str, Any], text: str) -> Said:
     """What an error says of a quota: its structured parts before its message, and the longest of the waits."""
     said = said_in(text)
-    waits = [parse.go_duration_s(as_text(one.get("retryDelay"))) for one in details_of(error, "RetryInfo")]
-    stated = table("refusals")["waits"]
-    waits += [parse.wait((as_number(error[name]) or 0.0) * stated[name]) for name in stated if name in error]
+    details = details_of(error)
+    waits = [parse.go_duration_s(as_text(one.get("retryDelay"))) for one in details.get("google.rpc.RetryInfo", ())]
+    waits += [parse.wait((as_number(error[name]) or 0.0) * unit) for name, unit in _WAITS.items() if name in error]
     left_s = parse.wait(as_number(error.get("resets_in_seconds")))
     reset_s = parse.longest(said.reset_s, left_s or parse.Reset(as_number(error.get("resets_at"))).asked_s({}))
-    unit, period_s, limit = _google(error, text) or (said.unit, said.period_s, None)
+    unit, period_s, limit = _google(details, text) or (said.unit, said.period_s, None)
     limit = said.limit if limit is None else limit
     wait_s = parse.longest(said.wait_s, *waits)
     return replace(said, unit=unit, period_s=period_s, limit=limit, wait_s=wait_s, reset_s=reset_s)
@@ -223,7 +225,7 @@ _METRIC = re.compile(r"Quota exceeded for (?:metric: )?[\w.-]{1,80}/(\w{1,100})(
 """What the message of Google says of each violated quota: its metric, and mostly its limit."""
 
 
-def _google_names(error: Mapping[str, Any], text: str) -> list[tuple[str, ...]]:
+def _google_names(details: Mapping[str, list[Mapping[str, Any]]], text: str) -> list[tuple[str, ...]]:
     """The name, the metric and the value of each violated quota. Google leaves a value of 0 out of the details; the message has it."""
     said = dict(_METRIC.findall(text))
     named: list[tuple[str, ...]] = [
@@ -232,23 +234,25 @@ def _google_names(error: Mapping[str, Any], text: str) -> list[tuple[str, ...]]:
             metric := as_text(quota.get("quotaMetric")),
             as_text(quota.get("quotaValue")) or said.get(metric.rpartition("/")[2], ""),
         )
-        for failure in details_of(error, "QuotaFailure")
+        for failure in details.get("google.rpc.QuotaFailure", ())
         for quota in items_of(failure.get("violations"), 20)
     ]
-    for info in details_of(error, "ErrorInfo"):
+    for info in details.get("google.rpc.ErrorInfo", ()):
         fields = as_mapping(info.get("metadata"))
         if fields.get("quota_limit") or fields.get("quota_metric"):
             named.append(tuple(as_text(fields.get(f"quota_{name}")) for name in ("limit", "metric", "limit_value")))
     return named or [(metric, "", limit) for metric, limit in said.items()]
 
 
-def _google(error: Mapping[str, Any], text: str) -> tuple[str | None, float | None, float | None] | None:
+def _google(
+    details: Mapping[str, list[Mapping[str, Any]]], text: str
+) -> tuple[str | None, float | None, float | None] | None:
     """Unit, period and limit of the violated quota that takes longest; a limit of 0 before all others.
 
     It is named in ``QuotaFailure``, in the metadata of ``ErrorInfo``, or in the message alone (2024 to 2026).
     """
     found = []
-    for name, metric, value in _google_names(error, text):
+    for name, metric, value in _google_names(details, text):
         limit_of = 0.0 if parse.number(value) == 0 else parse.amount(value)
         unit, period_s = quota_named(name, metric)
         found.append((limit_of == 0, period_s or 0.0, unit, period_s, limit_of))
