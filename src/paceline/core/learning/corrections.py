@@ -140,27 +140,26 @@ class Corrections:
         self.unstated.off(now_ns, self.entries[-1].unit)
         self.track_new()
 
-    def take_limit(self, now_ns: int, index: int | None, answer: Reading | Refusal, sent_ns: int) -> bool:
-        """Take the limit of the answer to an attempt that was sent at ``sent_ns``.
+    def take_limit(self, now_ns: int, index: int, limit: float, sent_ns: int, *, refused: bool = False) -> bool:
+        """Take the limit of the quota at ``index``, unless a later attempt has met another one.
 
-        Returns whether a quota is new or has changed.
+        Args:
+            now_ns: The present.
+            index: The quota.
+            limit: Its limit, as an amount per period of the quota.
+            sent_ns: When the attempt was sent whose answer states it.
+            refused: Whether the answer is a refusal.
 
-        With an ``index`` it is the limit of that quota, unless a later attempt has met another one. Without, a new
-        quota is added: slots, or a bucket, which readings may show to be none. Nothing is taken from an answer without
-        a limit.
+        Returns:
+            Whether it has changed.
         """
-        if answer.limit is None:
-            return False
-        if index is None:
-            return self._add_stated(now_ns, answer, answer.limit, sent_ns)
         entry, tracker = self.entries[index], self.trackers.get(index)
         if tracker is not None and sent_ns < tracker.limit_as_of_ns:
             return False
-        limit, before = self.in_period(index, answer.limit), entry.meter.quota.amount
+        before = entry.meter.quota.amount
         if limit > entry.given and not self._raises:
             self._stated_above(index, limit)
             limit = entry.given
-        refused = isinstance(answer, Refusal)
         if not (refused and self.guesses.is_bounded(index)):
             self.guesses.end(index)
         if refused and limit < before and entry.meter.quota.rule is not Rule.SLOTS:
@@ -174,9 +173,16 @@ class Corrections:
             tracker.limit_as_of_ns = sent_ns
         return True
 
-    def _add_stated(self, now_ns: int, answer: Reading | Refusal, limit: float, sent_ns: int) -> bool:
-        """Add the quota whose ``limit`` an answer states, if there is none such; whether there was none."""
-        if not answer.unit or not self.is_new(answer.unit, answer.period_s):
+    def add_stated(self, now_ns: int, answer: Reading | Refusal, sent_ns: int) -> bool:
+        """Add the quota whose limit the answer to an attempt that was sent at ``sent_ns`` states.
+
+        It is slots, or a bucket, which readings may show to be none.
+
+        Returns:
+            Whether it states one, and there was none such.
+        """
+        limit = answer.limit
+        if limit is None or not answer.unit or not self.is_new(answer.unit, answer.period_s):
             return False
         if answer.unit == CONCURRENCY:
             self.guesses.found_slots(self.add(now_ns, Quota(answer.unit, limit, 0.0, rule=Rule.SLOTS)))

@@ -84,7 +84,7 @@ class Readings:
         """
         share = self._corrections.usable_share(None, whole.unit)
         reading = whole if share == 1 else self._usable_reading(None, whole, share)
-        added = self._corrections.take_limit(now_ns, None, reading, reservation.granted_ns)
+        added = self._corrections.add_stated(now_ns, reading, reservation.granted_ns)
         index = self._corrections.index_of(whole.unit, whole.period_s)
         if index is not None:
             self._take_restart(
@@ -109,7 +109,8 @@ class Readings:
         refilled = self._take_refill(told)
         if (whole.reset_s or 0) > LONGER_PERIOD * entry.meter.quota.period_s:
             return False  # it is about a longer period
-        limited = self._corrections.take_limit(now_ns, index, reading, told.reservation.granted_ns)
+        limit = None if reading.limit is None else self._corrections.in_period(index, reading.limit)
+        limited = limit is not None and self._corrections.take_limit(now_ns, index, limit, reservation.granted_ns)
         if whole.remaining is not None:
             self._shown[index] = whole.remaining
         entry.read_ns = now_ns
@@ -117,18 +118,22 @@ class Readings:
         if isinstance(m, Window) and reading.remaining is not None and reading.remaining < m.level(now_ns):
             self._corrections.change(index, now_ns, What.SEEN, reading.remaining)
         if index in self._trackers and told.note is not None and not m.restarts_by_answers:
-            self._take_level(told, told.note, changed=limited or refilled)
+            self._take_level(told, told.note, limit, changed=limited or refilled)
         return limited
 
-    def _take_level(self, told: _Told, note: Note, *, changed: bool) -> None:
+    def _take_level(self, told: _Told, note: Note, limit: float | None, *, changed: bool) -> None:
         """Take the level and the burst of a bucket; what is none restarts, or is spread.
 
-        ``changed``: whether the limit or the refill has. Then the level is taken without a comparison. A note of
-        another epoch cannot be compared either, but its answer may show that more is left.
+        Args:
+            told: What the answer says.
+            note: The note of the attempt.
+            limit: The stated limit, as an amount per period of the quota; ``None`` for none.
+            changed: Whether the limit or the refill has. Then the level is taken without a comparison. A note of
+                another epoch cannot be compared either, but its answer may show that more is left.
         """
         now_ns, index, reading, sent_ns = told.now_ns, told.index, told.reading, told.reservation.granted_ns
         tracker, m = self._trackers[index], self._entries[index].meter
-        stated = m.quota.amount if reading.limit is None else self._corrections.in_period(index, reading.limit)
+        stated = m.quota.amount if limit is None else limit
         # What is left of a period is no lack of a smaller burst; a reset is the refill that both lack.
         holds_more = stated > (m.quota.amount if reading.reset_s is not None else min(m.quota.amount, m.quota.burst))
         partly = reading is not told.whole  # the provider refills faster than the part that is used

@@ -77,10 +77,16 @@ class Refusals:
         if self._is_unstated(now_ns, reservation, refusal, index):
             return self._refused_unstated(now_ns, reservation, refusal, index)
         self._unstated.explained(now_ns, reservation)
-        if refusal.limit is not None:
-            refusal = replace(refusal, limit=refusal.limit * self._corrections.usable_share(index, refusal.unit))
         test = None if index is None else self._guesses.new_test(index)  # up to the number before this refusal
-        changed = self._corrections.take_limit(now_ns, index, refusal, reservation.granted_ns)
+        changed = False
+        if refusal.limit is not None:
+            limit, sent_ns = refusal.limit * self._corrections.usable_share(index, refusal.unit), reservation.granted_ns
+            refusal = replace(refusal, limit=limit)
+            if index is None:
+                changed = self._corrections.add_stated(now_ns, refusal, sent_ns)
+            else:
+                limit = self._corrections.in_period(index, limit)
+                changed = self._corrections.take_limit(now_ns, index, limit, sent_ns, refused=True)
         if self._shows_another(now_ns, reservation, refusal, index):
             self._unstated.begin(now_ns, refusal.unit, self._before(now_ns, refusal))
             if self._fitted(now_ns, reservation, refusal, index):
