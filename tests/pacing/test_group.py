@@ -9,7 +9,7 @@ import pytest
 import paceline
 from paceline.emulator import Refused, Settings, World
 from paceline.http.describe import describe
-from paceline.http.httpx import _Httpx
+from paceline.http.httpx import HttpxRequest
 from paceline.http.routed import RoutedExchange, Way
 from paceline.providers.registry import changed, provider_named
 from paceline.testing import ManualClock
@@ -180,7 +180,7 @@ async def test_a_refused_attempt_is_made_again_however_long_the_wait(clock, door
     async def routed():
         def way(name):
             request = clients[name].build_request("POST", f"https://{name}{CHAT}", json=body)
-            http = _Httpx(clients[name].send, request, is_async=True)
+            http = HttpxRequest(clients[name].send, request, is_async=True)
             described = describe(limiter.pacer, changed(provider_named("openai"), name=name), CHAT, request.content)
             return Way(http, described)
 

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, Final
 
-from paceline.http.httpx import body_of, exchange_httpx, installed_libraries
+from paceline.http.httpx import HttpxRequest, body_of, installed_libraries
+from paceline.http.paced import exchange
 from paceline.pacing.pacer import Pacer
 from paceline.pacing.sync import awaited, in_place_of
 from paceline.providers.base import Provider
@@ -80,7 +81,7 @@ def _paced(library: Any, original: Any, kind: Any, *, is_async: bool) -> Any:
             return await awaited(original(self, request))
         pacer, *providers = newest[0]
         copy = library.Request(request.method, request.url, headers=request.headers, content=request.body)
-        response = await exchange_httpx(pacer, send, copy, *providers, is_async=is_async)
+        response = await exchange(pacer, HttpxRequest(send, copy, is_async=is_async), *providers)
         chunks, close = (aiter, response.aclose) if is_async else (iter, response.close)
         return kind(**_head(response), chunks=chunks(response.stream), release=lambda _: close())
 

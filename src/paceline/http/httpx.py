@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache, partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -33,21 +33,8 @@ Send = Callable[[Any], Any]
 """Takes a request of the library, returns a response of it, or an awaitable of one, which in sync code does not suspend."""
 
 
-def exchange_httpx(
-    pacer: Pacer,
-    send: Send,
-    request: Any,
-    provider: Provider | None = None,
-    fallback: Provider | None = None,
-    *,
-    is_async: bool,
-) -> Coroutine[Any, Any, Any]:
-    """Send ``request`` with ``send`` at the pool's pace; see :func:`~paceline.http.paced.exchange`."""
-    return exchange(pacer, _Httpx(send, request, is_async=is_async), provider, fallback)
-
-
-class _Httpx:
-    """A request of httpx2 or httpx; see :class:`~paceline.http.binding.Undescribed`."""
+class HttpxRequest:
+    """A request of httpx2 or httpx, which ``send`` sends; see :class:`~paceline.http.binding.Undescribed`."""
 
     def __init__(self, send: Send, request: Any, *, is_async: bool) -> None:
         self._send, self._request, self.is_async = send, request, is_async
@@ -255,11 +242,12 @@ class PacedTransport:
         self.pacer, self.inner, self.provider = pacer, inner, provider
 
     def handle_request(self, request: Any) -> Any:
-        return run_sync(exchange_httpx(self.pacer, self.inner.handle_request, request, self.provider, is_async=False))
+        http = HttpxRequest(self.inner.handle_request, request, is_async=False)
+        return run_sync(exchange(self.pacer, http, self.provider))
 
     async def handle_async_request(self, request: Any) -> Any:
-        send = self.inner.handle_async_request
-        return await exchange_httpx(self.pacer, send, request, self.provider, is_async=True)
+        http = HttpxRequest(self.inner.handle_async_request, request, is_async=True)
+        return await exchange(self.pacer, http, self.provider)
 
     def close(self) -> None:
         self.inner.close()

@@ -12,7 +12,8 @@ from paceline.http import dspy
 from paceline.http.aiohttp import paced_request
 from paceline.http.botocore import paced_response, remembering
 from paceline.http.bypass import SEAMS, announced, dspy_is_unknown
-from paceline.http.httpx import LIBRARIES, PacedTransport, exchange_httpx, lift_connections
+from paceline.http.httpx import LIBRARIES, HttpxRequest, PacedTransport, lift_connections
+from paceline.http.paced import exchange
 from paceline.http.unpaced import DSPY, GRPC, announce_kind
 from paceline.http.urllib3 import paced_urlopen
 from paceline.pacing.imports import ImportWatch
@@ -141,7 +142,7 @@ def _paced_send(pacer: Pacer, fallback: Provider | None, original: Any, *, is_as
         plain = partial(original, self, **options)
         if _is_paced_below(self, request):
             return await awaited(plain(request))
-        response = await exchange_httpx(pacer, plain, request, fallback=fallback, is_async=is_async)
+        response = await exchange(pacer, HttpxRequest(plain, request, is_async=is_async), fallback=fallback)
         if not options.get("stream"):  # one of paceline's own has not been read
             await awaited(response.aread() if is_async else response.read())
         return response

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, cast
 
-from paceline.http.httpx import exchange_httpx, library_of
-from paceline.http.paced import paced_above
+from paceline.http.httpx import HttpxRequest, library_of
+from paceline.http.paced import exchange, paced_above
 from paceline.integrations import package
 from paceline.limiter.limiter import Limiter
 from paceline.pacing.sync import awaited, run_sync
@@ -48,7 +48,8 @@ def middleware(limiter: Limiter, *, provider: str = "anthropic") -> Middleware:
         if described is None:
             return await awaited(attempt.call_next(attempt.request))
         try:
-            response = await exchange_httpx(limiter.pacer, attempt.send, described, named, is_async=is_async)
+            http = HttpxRequest(attempt.send, described, is_async=is_async)
+            response = await exchange(limiter.pacer, http, named)
             return attempt.result(response)
         except NothingSentError:
             return attempt.answer
