@@ -367,6 +367,10 @@ class Ledger:
         """All open reservations."""
         return list(self._open)
 
+    def sent_beside(self, reservation: Reservation) -> list[int]:
+        """When the attempts of the other open reservations were sent."""
+        return [one.granted_ns for one in self._open if one is not reservation]
+
     def in_use(self, index: int) -> float:
         """The charges of all open reservations to the quota at ``index``."""
         return sum(r.amounts[index] for r in self._open if index < len(r.amounts))

@@ -461,7 +461,8 @@ class Pool:
                 # The provider counts the request, and no tokens of it.
                 self.capacity.settle(now_ns, reservation, dict.fromkeys(reservation.cost, 0.0) | {REQUESTS: 1.0})
             return
-        shows_no_rate = self.progress.refuse(now_ns, reservation.granted_ns, refusal, self._in_flight_ns(reservation))
+        others_ns = self.capacity.ledger.sent_beside(reservation)
+        shows_no_rate = self.progress.refuse(now_ns, reservation.granted_ns, refusal, others_ns)
         pause_ns = round(max(pause_s, 0.0) * NS)
         opens_ns = self.progress.allowance.opens_ns(now_ns + pause_ns) if shows_no_rate else None
         if self.capacity.refuse(now_ns, reservation, refusal, pause_ns, opens_ns):
@@ -483,7 +484,7 @@ class Pool:
 
         See :meth:`Progress.row`.
         """
-        others_ns = self._in_flight_ns(reservation)
+        others_ns = self.capacity.ledger.sent_beside(reservation)
         reservation.alone = not (others_ns or self.queue.length)
         row = self.progress.row(now_ns, reservation.granted_ns, refusal, others_ns)
         learning = self.capacity.learning
@@ -492,10 +493,6 @@ class Pool:
         if refusal.kind.about_rate and self.progress.allowance.foretold(reservation.granted_ns, refusal):
             return row  # of a test of a long wait that has not ended, which shows no rate
         return row._replace(is_paced=learning.paces(now_ns, reservation, refusal))
-
-    def _in_flight_ns(self, apart: Reservation) -> list[int]:
-        """When the attempts in flight were sent, except the attempt ``apart``."""
-        return [one.granted_ns for one in self.capacity.ledger.open_reservations if one is not apart]
 
     def observe(self, now_ns: int, readings: Iterable[Reading], reservation: Reservation) -> None:
         """Learn from the headers of the answer to ``reservation``, before it is settled."""
