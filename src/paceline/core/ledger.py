@@ -294,8 +294,14 @@ class Ledger:
         for i, m, mark in self._exact_charges(reservation):
             reservation.marks[i] = m.arrived(now_ns, mark, reservation.amounts[i])
 
-    def keep(self, reservation: Reservation) -> None:
-        """Note the charge of a refused attempt, which stays."""
+    def refuse(self, now_ns: int, reservation: Reservation) -> None:
+        """Close a refused reservation, and keep its charge.
+
+        The provider had less left than the ledger, and a refund would buy the next refusal.
+        """
+        self.close(now_ns, reservation)
+        # If the probe is refused, the others wait as its refusal says, and no longer.
+        self.pause.answered(now_ns, reservation)
         for entry, amount in zip(self.entries, reservation.amounts, strict=False):
             entry.refused += amount
 

@@ -104,12 +104,8 @@ class LocalCapacity(Capacity):
     def refuse(
         self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int, opens_ns: int | None = None
     ) -> bool:
-        # Closed before the learning, which counts the other attempts in flight.
-        self.ledger.close(now_ns, reservation)
-        # If the probe is refused, the others wait as its refusal says, and no longer.
-        self.ledger.pause.answered(now_ns, reservation)
-        # The charge stays: the provider had less left than the ledger, and a refund would buy the next refusal.
-        self.ledger.keep(reservation)
+        # Before the learning, which counts the other attempts in flight.
+        self.ledger.refuse(now_ns, reservation)
         if pause_ns:
             self.ledger.pause.begin(now_ns + pause_ns, opens_ns=opens_ns or 0)
         changed = False
