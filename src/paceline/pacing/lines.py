@@ -63,7 +63,7 @@ EXACT_MAX: Final = 300
 and 30 ms with 3,000 ahead (on one core, 2026-11)."""
 
 _Kind = tuple[str, str | None, str | None]  # of refusals: the event, the reason, the unit
-_NONE: Final = (0, None)
+_Left = dict[str, float | None]  # what is left of the quotas, by the field of the record
 _STATED: Final = ("unit", "limit", "period_s", "used", "requested", "window")
 _PERIODS: Final = {1.0: "s", 60.0: "min", 3_600.0: "hour", 86_400.0: "day"}
 _EVENTS: Final = {"acquired": "rate_limit.acquire", "settled": "rate_limit.release", "cancelled": "rate_limit.release"}
@@ -166,22 +166,23 @@ class Lines:
         else:
             text = ", ".join(f"{round(amount, 2):,.15g} {unit}" for unit, amount in (used or event.reserved).items())
             text += f" after {event.waited_s:.1f} s" if used is None else ""
-        self._say_permit(DEBUG, _EVENTS[event.kind], event, text, ratio)
+        self._say_permit(DEBUG, _EVENTS[event.kind], event, text, self._read(self._left), ratio)
 
     def _refused(self, event: Event) -> None:
         """Log the first refusal of its kind, and count it if another one was logged in this period."""
         name = "rate_limit.429_error" if RefusalKind(str(event.reason)).about_rate else "rate_limit.refused"
         kind = name, event.reason, getattr(event.refusal, "unit", None)
 
-        def is_first(_: int) -> bool:
+        def left_at_first(now_ns: int) -> _Left | None:
             count = self._refusals.get(kind)
             self._refusals[kind] = (0, event) if count is None else (count[0] + 1, event)
-            return count is None
+            return self._left(now_ns) if count is None else None
 
-        if self._read(is_first):  # with the pool locked: of several threads one writes the line
+        # With the pool locked: of several threads one writes the line.
+        if (left := self._read(left_at_first)) is not None:
             _summing.add(self)
             self._set_timer(kind)
-            self._say_permit(WARNING, kind[0], event, _said(event))
+            self._say_permit(WARNING, kind[0], event, _said(event), left)
 
     def _set_timer(self, kind: _Kind) -> None:
         """Sum up in a minute of the system's clock: a line for people must not be an instant of a simulated one."""
@@ -198,14 +199,22 @@ class Lines:
 
         ``within``: the period that has ended, after which another one begins; empty at the end of the program.
         """
-        number, event = self._read(lambda _: self._refusals.pop(kind, _NONE))
-        if not number:
+
+        def take(now_ns: int) -> tuple[int, Event, _Left] | None:
+            number, event = self._refusals.pop(kind, (0, None))
+            if event is None or not number:
+                return None
+            if within:
+                self._refusals[kind] = 0, event
+            return number, event, self._left(now_ns)
+
+        if (taken := self._read(take)) is None:
             return
+        number, event, left = taken
         if within:
-            self._read(lambda _: self._refusals.setdefault(kind, (0, event)))
             self._set_timer(kind)
         more = f"{counted(number, 'more refusal')}{within}, the last one: {_said(event)}"
-        self._say_permit(WARNING, kind[0], event, more, left_out=number - 1)
+        self._say_permit(WARNING, kind[0], event, more, left, left_out=number - 1)
 
     def say_sums(self) -> None:
         """Log, at the end of the program, how many refusals were not logged."""
@@ -213,7 +222,14 @@ class Lines:
             self._sum(kind, within="")
 
     def _say_permit(
-        self, level: int, name: str, event: Event, text: str, ratio: float | None = None, left_out: int = 0
+        self,
+        level: int,
+        name: str,
+        event: Event,
+        text: str,
+        left: _Left,
+        ratio: float | None = None,
+        left_out: int = 0,
     ) -> None:
         used, refusal = event.reported or event.used, event.refusal
         stated = None
@@ -233,7 +249,7 @@ class Lines:
             reason=event.reason,
             retry_after_s=event.retry_after_s,
             stated=stated,
-            **self._read(self._left),
+            **left,
             **({"left_out": left_out} if left_out else {}),
         )
 
@@ -276,7 +292,7 @@ class Lines:
         self._unsaid.clear()
         self._refusals.clear()
 
-    def _left(self, now_ns: int) -> dict[str, float | None]:
+    def _left(self, now_ns: int) -> _Left:
         """What is left of the quotas per minute; of tokens, or of input tokens where the pool counts them apart."""
         left: dict[str, float] = {}
         for m in self._pool.capacity.ledger.meters:
