@@ -217,7 +217,10 @@ class Refusals:
         index = self._corrections.index_of(refusal.unit, refusal.period_s) if refusal.unit else None
         if index is not None or (refusal.unit and (refusal.period_s or refusal.limit)):
             return index
-        return self._tightest(now_ns, self._ample(reservation), refusal.unit)
+        # What had enough left at the provider for the attempt, by the headers of its answer.
+        amounts = dict(enumerate(reservation.amounts))
+        ample = {i for i, left in self._readings.shown(reservation).items() if left > amounts.get(i, 0.0)}
+        return self._tightest(now_ns, ample, refusal.unit)
 
     def _left(self, now_ns: int, index: int) -> float:
         """The share that is left of what the quota at ``index`` holds at once."""
@@ -268,11 +271,6 @@ class Refusals:
         if index is None or tracker is None or self._corrections.shared:  # which has counted the costs of all processes
             return None
         return tracker.used_lately(now_ns)
-
-    def _ample(self, reservation: Reservation) -> set[int]:
-        """The quotas that had enough left at the provider for an attempt, by the headers of its answer."""
-        amounts = dict(enumerate(reservation.amounts))
-        return {i for i, left in self._readings.shown(reservation).items() if left > amounts.get(i, 0.0)}
 
     def _doubt_window(self, now_ns: int, index: int, m: Window) -> None:
         """Spread a window that should have had enough, after refusals in two of its periods.
