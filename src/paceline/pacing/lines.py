@@ -222,14 +222,7 @@ class Lines:
             self._sum(kind, within="")
 
     def _say_permit(
-        self,
-        level: int,
-        name: str,
-        event: Event,
-        text: str,
-        left: _Left,
-        ratio: float | None = None,
-        left_out: int = 0,
+        self, level: int, name: str, event: Event, text: str, left: _Left, ratio: float | None = None, left_out: int = 0
     ) -> None:
         used, refusal = event.reported or event.used, event.refusal
         stated = None
