@@ -155,7 +155,7 @@ def test_a_key_sees_and_uses_its_names_alone(routed, servers, client, ask, keys)
         (307, "ab", "status 307"),
         (402, "ab", "stopped"),
         (400, "a", ""),
-        (413, "ab", "never_fits"),
+        (413, "ab", "status 413"),
         (503, "ab", "gave_up"),
         (422, "a", ""),
     ],

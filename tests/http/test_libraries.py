@@ -69,6 +69,15 @@ def test_a_refusal_of_our_own_is_the_library_s_own_answer(world, send):
     assert world.tally()["admitted"] == 0
 
 
+@every_way
+def test_a_request_that_is_too_large_by_no_limit_of_the_account_gets_the_server_s_own_answer(limiter, send):
+    error = {"type": "error", "error": {"type": "request_too_large", "message": "Request exceeds the maximum size"}}
+    with OddServer(lambda *_: (413, JSON, error)) as server:
+        status, text = send(f"{server.base_url}/v1/chat/completions", CHAT)
+    assert (status, json.loads(text), len(server.asked)) == (413, error, 1)
+    assert counts(limiter) == {"granted": 1, "refused_never_fits": 1}
+
+
 def test_raise_for_status_holds_for_the_answer_that_the_caller_gets(world):
     limiter = paceline.Limiter({"openai/*": ["100 tokens/min"]})
     large, url = {**CHAT, "max_completion_tokens": 5_000}, chat_at(world)

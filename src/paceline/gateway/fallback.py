@@ -16,8 +16,8 @@ log = logging.getLogger("paceline.gateway")
 _OWN: Final = frozenset({"gave_up", "stopped", "never_fits", "timeout", "queue_full", "too_large", "unreadable"})
 """The words of paceline's own refusals that another place may not have: the others are about the client, or the store."""
 
-_OF_PLACE: Final = frozenset({*range(300, 400), 401, 402, 403, 404, 408, 429})
-"""The statuses below 500 that are about the place: its address, its key, its money, its models, its load. The others are about the request."""
+_OF_PLACE: Final = frozenset({*range(300, 400), 401, 402, 403, 404, 408, 413, 429})
+"""The statuses below 500 that are about the place: its address, its key, its money, its models, its load, what it takes at once. The others are about the request."""
 
 
 def why_failed(outcome: ClientReply | Exception) -> str:

@@ -356,15 +356,23 @@ class Exchange:
         return replace(refusal, scope=RefusalScope.MODE) if broad and self.metered.call.mode else refusal
 
     async def _refused(self, response: Any, refusal: Refusal, row: Row | None, permit: Permit) -> Any | None:
-        """Pause the pool as the refusal asks; then another attempt, or a refusal of paceline's own."""
-        await self.http.close(response)  # its connection is free during the pause
+        """Pause the pool as the refusal asks; then another attempt, or a refusal of paceline's own.
+
+        A 413 that names no limit of the account, as Anthropic's, is for the caller as it came: it is about no rate.
+        """
         self.record.refusals.append(refusal)
         self.metered.refused(refusal)
         if self.metered.payer is not None:
             self.metered.payer.refused()
         decision = self.tries.failed(self.metered.scheduler, refusal, row)
         refuse(permit, self.tries.refusal or refusal, decision)
-        if not (isinstance(decision, Again) and decision.pool_wide) and self._elsewhere(refusal):
+        elsewhere = not (isinstance(decision, Again) and decision.pool_wide) and self._elsewhere(refusal)
+        judged, names_limit = self.judged, refusal.unit is not None or refusal.limit is not None
+        if judged is not None and judged.status == 413 and not names_limit and not elsewhere:
+            self.http.note(response, self.record)
+            return await self._shown(response, judged)
+        await self.http.close(response)  # its connection is free during the pause
+        if elsewhere:
             return None
         if isinstance(decision, GiveUp):
             error = GaveUpError(self.record.pool, self.record.attempts, refusal, decision.reason)
