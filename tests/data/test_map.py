@@ -12,6 +12,8 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import traceback
+from concurrent.futures import CancelledError, InvalidStateError
 from contextlib import closing
 from itertools import count
 from pathlib import Path
@@ -156,6 +158,19 @@ class TestSync:
     async def test_stop_iteration_is_an_error(self):
         with pytest.warns(paceline.PacelineWarning):
             assert "StopIteration" in str((await quiet(lambda _: next(iter(())), [1])).errors[0])
+
+    @pytest.mark.parametrize("kind", [TimeoutError, CancelledError, InvalidStateError])
+    async def test_an_error_is_the_one_that_was_raised(self, kind):
+        """asyncio replaces some errors of threads by new ones."""
+        raised = kind("no answer")
+
+        def call(_):
+            raise raised from ConnectionError("closed")
+
+        with pytest.warns(paceline.PacelineWarning):
+            [error] = (await quiet(call, [1])).errors.values()
+        assert error is raised
+        assert traceback.extract_tb(error.__traceback__)[-1].name == "call"
 
 
 class TestCrowd:

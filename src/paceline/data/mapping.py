@@ -338,19 +338,21 @@ class _Calls(Generic[T, R]):
 
     async def _in_a_thread(self, item: T) -> Any:
         """The result of a sync function, in a thread that does not outlive the program."""
-        future, context = Future[Any](), copy_context()
-        future.set_running_or_notify_cancel()  # a cancellation ends the wait for the call, and not the call
+        outcome, ended, context = Future[Any](), Future[None](), copy_context()
+        ended.set_running_or_notify_cancel()  # a cancellation ends the wait for the call, and not the call
 
         def call() -> None:
             try:
-                future.set_result(context.run(self.function, item))
-            except StopIteration as error:  # no future may hold it
-                future.set_exception(RuntimeError(f"the function raised {error!r}"))
-            except BaseException as error:  # noqa: BLE001  (it is raised where the future is awaited)
-                future.set_exception(error)
+                outcome.set_result(context.run(self.function, item))
+            except StopIteration as error:  # no coroutine may raise it
+                outcome.set_exception(RuntimeError(f"the function raised {error!r}"))
+            except BaseException as error:  # noqa: BLE001  (it is raised to the one who waits for the call)
+                outcome.set_exception(error)
+            ended.set_result(None)
 
         threading.Thread(target=call, name="paceline-map", daemon=True).start()
-        return await asyncio.wrap_future(future)
+        await asyncio.wrap_future(ended)
+        return outcome.result()  # asyncio would make a new error of a TimeoutError, without its traceback and its cause
 
     async def _keep(self, journal: Journal, key: str, entry: bytes) -> None:
         """Write to the journal, again and again while that fails."""
