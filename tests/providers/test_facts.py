@@ -34,7 +34,7 @@ from paceline.providers.base import Usage
 from paceline.providers.prices import Prices
 from paceline.providers.registry import PROVIDERS, locate, provider_for_host, provider_named
 from paceline.providers.roots import host_root, usual_root
-from paceline.providers.tables import is_listed, known_providers, life_of, lookup, models
+from paceline.providers.tables import is_listed, known_providers, life_of, lookup, models, stated
 
 ROW = """
 [[providers.openai.limits]]
@@ -132,6 +132,15 @@ class TestTheDataSet:
             'production = "20 requests/min"\n'
         )
         assert lookup("cohere", "command-a-plus", "production").confidence == "documented"
+
+    def test_of_several_patterns_the_longest_is_about_a_model(self, users):
+        row = '[[providers.cohere.models]]\nmatch = "{}"\n{}\nsource = "s"\nday = 2026-11-01\n'
+        mosts = {"command-*": 3, "command-a-*": 1, "command-a-plus": 2}
+        users("".join(row.format(match, f"output_max = {most}") for match, most in mosts.items()))
+        assert stated("cohere", "command-a-plus", "output_max") == 2
+        assert stated("cohere", "command-a-mini", "output_max") == 1
+        users(row.format("command-*", "output_max = 3") + row.format("command-a-plus", "from = 2026-05-20"))
+        assert stated("cohere", "command-a-plus", "output_max") == 3  # the longest one says nothing of it
 
 
 WEAK = 93
