@@ -292,7 +292,7 @@ class Source:
     """An input as lines of requests.
 
     Attributes:
-        file: The lines; they are read from its position on.
+        file: The lines; it can be read several times.
         provider: The provider whose API every line uses; by each line's format when ``None``.
         shard: The part of the input.
         of_rows: Whether each line was made of a row, and has an id that no other one has.
