@@ -390,6 +390,19 @@ class TestKeys:
         assert read.find(other) is None
         assert caplog.text.count("is gone: no client has a valid key") == 1
 
+    @pytest.mark.parametrize("damaged", ["{", "[]", '{"keys": [3]}', '{"keys": [{"users": 3}]}'])
+    def test_those_before_stay_valid_while_the_file_is_damaged(self, keys, caplog, at_once, damaged):
+        first = keys.add("alice")
+        read, whole = KeyFile(keys.file), keys.file.read_text("utf-8")
+        keys.file.write_text(damaged, "utf-8")
+        for _ in range(2):
+            read.look()
+        assert read.find(first).name == "alice"
+        assert caplog.text.count("this is no file of keys") == 1
+        keys.file.write_text(whole.replace("alice", "carol"), "utf-8")
+        read.look()
+        assert read.find(first).name == "carol"
+
     def test_a_changed_one_keeps_its_secret_and_what_it_has_used(
         self, serve, keys, emulator, client, tmp_path, at_once
     ):

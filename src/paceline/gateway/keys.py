@@ -344,7 +344,7 @@ class KeyFile:
             self._take([])
         except OSError as error:
             raise KeyFileError(f"{self.file}: the keys cannot be read: {error.strerror}") from None
-        except (ValueError, TypeError, LookupError) as error:
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
             raise KeyFileError(f"{self.file}: this is no file of keys: {error}") from None
 
     def _take(self, keys: list[ClientKey]) -> None:
