@@ -150,6 +150,36 @@ def test_each_refusal_shows_that_the_bucket_is_empty_and_no_more(sent):
     send(pool, 23)
 
 
+def test_an_earlier_answer_does_not_know_what_others_have_used_since():
+    """Both state the limit, which was given too high; the answer to the later request comes first."""
+    pool = ungentle("600 requests/min")
+    early, late = send(pool, 0), send(pool, 5)
+    pool.observe(T0 + 6 * NS, [Reading("requests", 60, 10, reset_s=50.0)], late)
+    left = quota(pool, 7, "requests")["remaining"]
+    pool.observe(T0 + 7 * NS, [Reading("requests", 60, 55, reset_s=5.0)], early)
+    assert quota(pool, 7, "requests")["remaining"] == left
+
+
+def test_requests_of_one_time_are_counted_in_any_order():
+    """The server has 6 left of 60, for the 6 that are sent at once, and has counted the fifth one second."""
+    pool = ungentle("600 requests/min")
+    sent = [send(pool, 0) for _ in range(6)]
+    pool.observe(T0 + NS, [Reading("requests", 60, 5, reset_s=55.0)], sent[0])
+    left = quota(pool, 1, "requests")["remaining"]
+    pool.observe(T0 + NS, [Reading("requests", 60, 4, reset_s=56.0)], sent[4])
+    assert quota(pool, 1, "requests")["remaining"] == left
+
+
+def test_a_pool_that_is_to_slow_down_does_so_with_much_left():
+    pool = ungentle("60 requests/min")
+    first, *others = [send(pool, 0) for _ in range(50)]
+    pool.refuse(T0 + NS, first, Refusal(RefusalKind.GROWTH), 0.0)
+    left = quota(pool, 2, "requests")["remaining"]
+    for one in others[-5:]:
+        pool.observe(T0 + 2 * NS, [Reading("requests", 60, 50, reset_s=10.0)], one)
+    assert quota(pool, 2, "requests")["remaining"] == left
+
+
 def test_what_is_left_of_a_minute_is_no_lack_of_a_smaller_burst():
     """A window of a minute, without resets: of 60 less is left with each request."""
     pool = ungentle("60 requests/min burst 1")

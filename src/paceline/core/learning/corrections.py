@@ -170,7 +170,7 @@ class Corrections:
             return False
         self.set_limit(now_ns, index, limit)
         if tracker is not None:
-            tracker.limit_as_of_ns = sent_ns
+            tracker.take_limit(sent_ns)
         return True
 
     def add_stated(self, now_ns: int, answer: Reading | Refusal, sent_ns: int) -> bool:

@@ -128,8 +128,9 @@ class Readings:
             told: What the answer says.
             note: The note of the attempt.
             limit: The stated limit, as an amount per period of the quota; ``None`` for none.
-            changed: Whether the limit or the refill has. Then the level is taken without a comparison. A note of
-                another epoch cannot be compared either, but its answer may show that more is left.
+            changed: Whether the limit or the refill has. Then the level is taken without a comparison. A note from
+                before the present limit cannot be compared either, but an answer that states this limit may show that
+                more is left.
         """
         now_ns, index, reading, sent_ns = told.now_ns, told.index, told.reading, told.reservation.granted_ns
         tracker, m = self._trackers[index], self._entries[index].meter
@@ -143,8 +144,10 @@ class Readings:
         if no_bucket:
             since = max(tracker.charges.total - note.charged, 0.0)
             self._corrections.spread(now_ns, index, max(m.quota.amount - (reading.remaining or 0.0), 0.0) + since)
-        elif not holds_more and (changed or note.epoch != tracker.epoch):
-            tracker.take_level(now_ns, sent_ns, note, reading, raise_only=not changed)
+        else:
+            is_older = note.epoch < tracker.limit_epoch and limit == m.quota.amount
+            if not holds_more and (changed or (is_older and tracker.corrects_limited(sent_ns))):
+                tracker.take_level(now_ns, sent_ns, note, reading, raise_only=not changed)
         if (kept := tracker.kept) is not None:
             tracker.look_at_kept(now_ns, kept, partial(self._ledger.open_before, index))
 

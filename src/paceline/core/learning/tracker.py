@@ -228,6 +228,7 @@ class QuotaTracker:
         about_ns: Attempts that were sent within this time of each other may reach the server in the other order.
         refused_ns: When the last refusal came.
         limit_as_of_ns: When the attempt was sent whose answer last changed the limit.
+        limit_epoch: The epoch that an answer to this process has begun with the present limit.
         epoch: The number of changes of rate and rule: a note of another epoch is not compared.
         rate: What refusals have shown of the rate.
         refill: What readings have shown about the refill.
@@ -243,7 +244,7 @@ class QuotaTracker:
         self.shifted_ns = 0
         self.charges = Charges()
         self.about_ns = TRANSIT_NS
-        self.epoch = self.refused_ns = 0
+        self.epoch = self.limit_epoch = self.refused_ns = 0
         self.refill = Refill()
         self.restarts = Restarts()
         self.stated_period_s: float | None = None
@@ -265,11 +266,26 @@ class QuotaTracker:
         m, charged = self.entry.meter, self.charges.total
         return Note(m.full_at_ns - self.shifted_ns, charged, charged - self.entry.spent, self.epoch, m.held_ns)
 
+    def take_limit(self, sent_ns: int) -> None:
+        """Note that the answer to an attempt that was sent at ``sent_ns`` has changed the limit."""
+        self.limit_as_of_ns, self.limit_epoch = sent_ns, self.epoch
+
+    def corrects_limited(self, sent_ns: int) -> bool:
+        """Whether an answer may show that the level was taken too low when the limit changed, before its attempt ended.
+
+        It was sent after the one whose answer changed the limit, and after the last one that changed the level: an
+        older reading does not know what others have used since. A ceiling that has fallen since then is to slow the
+        pool down, with however much left.
+        """
+        return sent_ns >= max(self.limit_as_of_ns, self._as_of_ns) and self.limit_epoch == self.epoch
+
     def take_level(self, now_ns: int, sent_ns: int, note: Note, reading: Reading, *, raise_only: bool = False) -> None:
         """Take the level from ``reading`` without a comparison, less the charges since: the limit has changed.
 
         With ``raise_only`` it has changed before this answer came. The answer that changed it took all that was sent
-        after its own attempt for used; the answer to a later one shows what the server has counted of that.
+        after its own attempt for used; the answer to a later one shows what the server has counted of that. Of several
+        such answers the one counts that shows most, so that attempts shortly before it are taken to be counted later.
+        These can have used no more than it had left.
 
         The server may have counted the attempts of about the same time after this one, so that all of them are used at
         least.
@@ -282,6 +298,8 @@ class QuotaTracker:
         if not bucket.holds:  # what it holds is not charged yet
             since = max(self.charges.total - note.charged, 0.0) * bucket.ns_per_unit
             full_ns = self._full_since(now_ns, sent_ns - self.about_ns)
+            if raise_only:
+                since += min(self._charged_about(sent_ns, note)[1], reading.remaining * bucket.ns_per_unit)
         by_ns = max(sent_ns + math.ceil(lack_ns + since), full_ns, now_ns) - bucket.full_at_ns
         if not raise_only or by_ns < 0:
             self._change(now_ns, What.SHIFT, by_ns)
