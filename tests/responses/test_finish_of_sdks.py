@@ -56,6 +56,8 @@ def test_an_http_response_and_a_mapping():
     ("error", "state", "words"),
     [
         ({"choices": None, "error": {"message": "Provider returned error", "code": 502}}, "empty", "returned error"),
+        ({"choices": [], "error": {"message": "Provider returned error", "code": 502}}, "empty", "returned error"),
+        ({"choices": [{"error": {"message": "it was filtered", "code": "content_filter"}}]}, "blocked", "filtered"),
         ({"choices": None, "base_resp": {"status_code": 1002, "status_msg": "rate limit"}}, "empty", "rate limit"),
         ({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}, "empty", "Overloaded"),
         ({"error": {"message": "it was filtered", "code": "content_filter"}}, "blocked", "it was filtered"),

@@ -219,6 +219,8 @@ def finish_of(body: Any) -> Finish:
         return _of_data(body)
     found = _Read(body, form)
     state, reason = _state(body, form, found)
+    if state is State.EMPTY and (failed := _of_error(body)) is not None:
+        return failed
     explained = (as_text(at(body, path)) for path in _ANSWERS["said_of_it"])
     words = "".join(found.of["words"]) or next(filter(None, explained), "")
     text = found.text or (_as_json(found.of["data"]) if found.of["data"] else "")
@@ -267,14 +269,22 @@ def _of_data(body: Any) -> Finish:
     job = as_text(body.get("status")) if "id" in body else ""
     if STATES.get(job.lower()) is State.EMPTY:
         return Finish(State.EMPTY, job, words=as_text(body.get("error")))
-    if (error := error_in(body)) is not None and not has_content(body):
-        state = State.BLOCKED if blocks(body) else State.EMPTY
-        return Finish(state, as_text(error.get("code") or error.get("type"))[:100], words=message_of(error))
+    if (failed := _of_error(body)) is not None:
+        return failed
     rest = {name: value for name, value in body.items() if name not in _ANSWERS["envelope"] and value is not None}
     if not rest:  # it is made later
         return Finish(State.COMPLETE, text=_as_json(dict(body))) if job else Finish(State.EMPTY)
     value = next(iter(rest.values())) if len(rest) == 1 else rest
     return Finish(State.COMPLETE, text=value if isinstance(value, str) else _as_json(value))
+
+
+def _of_error(body: Any) -> Finish | None:
+    """The finish of an error in place of an answer; ``None`` if there is no error, or a content beside it."""
+    error = error_in(body)
+    if error is None or has_content(body):
+        return None
+    state = State.BLOCKED if blocks(body) else State.EMPTY
+    return Finish(state, as_text(error.get("code") or error.get("type"))[:100], words=message_of(error))
 
 
 def _reason(body: Any, paths: tuple[str, ...]) -> str:
