@@ -227,7 +227,8 @@ _METRIC = re.compile(r"Quota exceeded for (?:metric: )?[\w.-]{1,80}/(\w{1,100})(
 
 def _google_names(details: Mapping[str, list[Mapping[str, Any]]], text: str) -> list[tuple[str, ...]]:
     """The name, the metric and the value of each violated quota. Google leaves a value of 0 out of the details; the message has it."""
-    said = dict(_METRIC.findall(text))
+    found = _METRIC.findall(text)
+    said = dict(sorted(found, key=lambda one: one[1] == "0"))  # a day and a minute have one metric: its 0 counts
     named: list[tuple[str, ...]] = [
         (
             as_text(quota.get("quotaId")),
@@ -241,7 +242,7 @@ def _google_names(details: Mapping[str, list[Mapping[str, Any]]], text: str) -> 
         fields = as_mapping(info.get("metadata"))
         if fields.get("quota_limit") or fields.get("quota_metric"):
             named.append(tuple(as_text(fields.get(f"quota_{name}")) for name in ("limit", "metric", "limit_value")))
-    return named or [(metric, "", limit) for metric, limit in said.items()]
+    return named or [(metric, "", limit) for metric, limit in found]
 
 
 def _google(
