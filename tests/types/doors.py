@@ -64,6 +64,7 @@ def from_a_script() -> None:
         return len(text)
 
     assert_type(asyncio.run(paceline.map(ask, ["a"])), Results[int])
+    assert_type(paceline.map_sync(ask, ["a"]), Results[int])
 
 
 def the_status(limiter: paceline.Limiter) -> None:

@@ -458,8 +458,9 @@ def states_in(again: str | Iterable[str]) -> frozenset[str]:
     return frozenset(names)
 
 
+@overload
 def map_sync(
-    function: Callable[[T], R] | Callable[[T], Awaitable[R]],
+    function: Callable[[T], Awaitable[R]],
     items: Iterable[T],
     *,
     journal: str | os.PathLike[str] | None = None,
@@ -467,7 +468,32 @@ def map_sync(
     again: str | Iterable[str] = (),
     concurrency: int | None = None,
     progress: bool = True,
-) -> Results[R]:
+) -> Results[R]: ...
+
+
+@overload
+def map_sync(
+    function: Callable[[T], R],
+    items: Iterable[T],
+    *,
+    journal: str | os.PathLike[str] | None = None,
+    key: Callable[[T], object] | str | None = None,
+    again: str | Iterable[str] = (),
+    concurrency: int | None = None,
+    progress: bool = True,
+) -> Results[R]: ...
+
+
+def map_sync(
+    function: Callable[[T], Any],
+    items: Iterable[T],
+    *,
+    journal: str | os.PathLike[str] | None = None,
+    key: Callable[[T], object] | str | None = None,
+    again: str | Iterable[str] = (),
+    concurrency: int | None = None,
+    progress: bool = True,
+) -> Results[Any]:
     """Return the results of :func:`map`, for programs without an event loop, and for sync functions anywhere.
 
     The arguments and errors are the same as of :func:`map`. If an event loop runs already (a notebook), an async
@@ -479,10 +505,11 @@ def map_sync(
     """
     running: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = []
 
-    async def results() -> Results[R]:
+    async def results() -> Results[Any]:
         running.append((asyncio.get_running_loop(), cast("asyncio.Task[Any]", asyncio.current_task())))
-        mapped = map(function, items, journal=journal, key=key, again=again, concurrency=concurrency, progress=progress)
-        return cast("Results[R]", await mapped)
+        return await map(
+            function, items, journal=journal, key=key, again=again, concurrency=concurrency, progress=progress
+        )
 
     if not in_a_loop():
         return asyncio.run(results())
