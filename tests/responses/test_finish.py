@@ -443,7 +443,7 @@ def test_a_stream_of_a_form_without_an_end_is_whole(name, size):
     [
         ("chat, refusal", "the model declined to answer (stop): I can't help with that."),
         ("claude, refusal explained", "the model declined to answer (refusal): It could enable harm."),
-        ("gemini, other block", "a filter of the provider blocked the answer (OTHER)"),
+        ("gemini, other block", "a filter of the provider blocked the prompt or the answer (OTHER)"),
         ("chat, broken off", "the provider broke off the answer (error)"),
         ("gemini, usage alone", "the answer has no text"),
         ("claude, pause", "the model has not ended its answer (pause_turn)"),
