@@ -63,11 +63,14 @@ for one in EXPECTED:
         (table("\t"), "p.tsv"),
         ("\ufeff" + table(), "p.csv"),
         (table().encode("utf-16"), "p.csv"),
+        (table().encode("utf-16-le"), "p.csv"),
+        (table().encode("utf-16-be"), "p.csv"),
         (gzip.compress(table().encode()), "p.csv.gz"),
         (rows(*({"id": f"r{n}", "text": text} for n, text in enumerate(TEXTS))), "p.jsonl"),
+        (rows(*({"id": f"r{n}", "text": text} for n, text in enumerate(TEXTS))).encode("utf-16-le"), "p.jsonl"),
         (json.dumps([{"id": f"r{n}", "text": text} for n, text in enumerate(TEXTS)], indent=1), "p.json"),
     ],
-    ids=["csv", "none", "semicolons", "tsv", "mark", "utf-16", "gzip", "lines", "array"],
+    ids=["csv", "none", "semicolons", "tsv", "mark", "utf-16", "le", "be", "gzip", "lines", "lines-le", "array"],
 )
 def test_each_form_gives_the_same_requests(content, name):
     found, recognised = lines(content, name, model="gpt-5", column="text", max_tokens=9)

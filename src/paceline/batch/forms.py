@@ -134,7 +134,7 @@ def as_lines(file: BinaryIO, name: str, form: Form) -> Source:
         UnknownFormError: The form is not known, or does not say what the prompt or the model is.
         SettingsError: A package is missing that reads this form, or the input is damaged.
     """
-    if not reading.beginning(file).startswith(reading.NO_LINES) and _is_of_requests(file, form):
+    if reading.is_utf8(reading.beginning(file)) and _is_of_requests(file, form):
         _require_plain(form, name)
         return Source(file, form.provider)
     with ExitStack() as made:

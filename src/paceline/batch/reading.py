@@ -40,8 +40,8 @@ BODIES: Final = {"messages": "/v1/chat/completions", "contents": "", "input": "/
 _GZIP, _ZSTD, _PARQUET, _ARROW, _ZIP = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PAR1", b"ARRO", b"PK\x03\x04"
 _XLS = b"\xd0\xcf\x11\xe0"
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-NO_LINES: Final = (_GZIP, _ZSTD, _PARQUET, _ZIP, _XLS, *_UTF16)
-"""The first bytes of inputs that are no lines of UTF-8."""
+_NO_TEXT: Final = (_GZIP, _ZSTD, _PARQUET, _ZIP, _XLS)
+_UTF8: Final = "utf-8-sig"
 
 _SEPARATORS: Final = {".tsv": "\t", ".tab": "\t"}
 OF_TABLES: Final = frozenset((".csv", *_SEPARATORS))
@@ -146,6 +146,23 @@ def beginning(file: BinaryIO) -> bytes:
     return head
 
 
+def is_utf8(head: bytes) -> bool:
+    """Whether an input with these first bytes is text in UTF-8, and not packed."""
+    return not head.startswith(_NO_TEXT) and _encoding(head) == _UTF8
+
+
+def _encoding(head: bytes) -> str:
+    """The encoding of a text with these first bytes. UTF-16 may have no mark: then its first characters have a NUL each, as no text has."""
+    if head.startswith(_UTF16):
+        return "utf-16"
+    match [byte == 0 for byte in head]:
+        case [False, True, False, True]:
+            return "utf-16-le"
+        case [True, False, True, False]:
+            return "utf-16-be"
+    return _UTF8
+
+
 def _unpacked(opened: ExitStack, file: BinaryIO) -> tuple[BinaryIO, str]:
     """The content of a file, and the word for its compression."""
     head = beginning(file)
@@ -198,8 +215,7 @@ def rows_in(opened: ExitStack, file: BinaryIO, name: str, layout: Layout) -> tup
     for begin, kind, read in _BINARY:
         if head.startswith(begin):
             return packed, kind, read(content, name, layout)
-    encoding = "utf-16" if head.startswith(_UTF16) else "utf-8-sig"
-    text = io.TextIOWrapper(content, encoding, newline="")
+    text = io.TextIOWrapper(content, _encoding(head), newline="")
     opened.callback(text.detach)  # the file is read again for a table of answers
     if layout.lines:
         return packed, "lines of text", _prompts(text)
