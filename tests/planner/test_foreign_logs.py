@@ -110,6 +110,20 @@ class TestNotes:
         assert log.requests[0].request == Request("openai/gpt-5", max_output_tokens=0)
         assert log.notes == ["1 of the 1 requests that were served say no tokens: they count as requests alone"]
 
+    @pytest.mark.parametrize(
+        ("log", "fields"),
+        [
+            (json.loads(logs.USAGE["OpenAI's usage, its API"]), {"has_more": True}),
+            ({"runs": logs.LANGSMITH}, {"cursors": {"next": "c"}}),
+            ({"data": logs.LANGFUSE}, {"meta": {"cursor": "c"}}),
+            ({"data": logs.LANGFUSE}, {"meta": {"page": 1, "totalPages": 2}}),
+        ],
+    )
+    def test_a_page_that_others_follow(self, read_text, log, fields):
+        page, last = json.dumps(log | fields), json.dumps(log | dict.fromkeys(fields))
+        told = [any("others follow" in note for note in read_text(text).notes) for text in (page, page + last, last)]
+        assert told == [True, False, False]
+
     def test_the_command_says_them(self, tmp_path):
         file = written(tmp_path, logs.USAGE["OpenAI's usage, CSV"], "log.csv")
         command = ["replay", str(file), "--limit", "gpt-5=500 requests/min"]

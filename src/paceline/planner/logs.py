@@ -232,6 +232,7 @@ def read_log(rows: Iterable[Mapping[str, Any]], name: str) -> Log:
             raise SettingsError(f"{name}: row {number}: {error}" if reading.form else f"{name}: {error}") from None
         if reading.is_full:
             break
+        reading.goes_on = _goes_on(row)
     if reading.form is None:
         raise SettingsError(f"{name}: there are no requests in it")
     with explaining(name, of=_RecordError):
@@ -281,10 +282,15 @@ class _Sum:
 
 
 class _Reading:
-    """A log that is being read."""
+    """A log that is being read.
+
+    Attributes:
+        goes_on: Whether the last row is a page that others follow.
+    """
 
     def __init__(self) -> None:
         self.form: LogForm | None = None
+        self.goes_on = False
         self._found: list[Logged] = []
         self._sums: list[_Sum] = []
         self._counts: Counter[str] = Counter()
@@ -342,6 +348,8 @@ class _Reading:
             )
         elif not (self._counts["told"] or self.form.mixed):
             notes.append("the log does not say which requests were refused")
+        if self.goes_on:
+            notes.append("the last page in the file says that others follow: append them to the file")
         if other := self._counts["other"]:
             notes.append(
                 f"left out: {other:,}, which are no requests to a model, requests of batches, or answers of a cache"
@@ -445,6 +453,15 @@ def _records(value: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         outer = {name: value[name] for name in BUCKET if name in value}
     for one in inner if _is_list(inner) else ():
         yield from _records({**outer, **one})
+
+
+def _goes_on(row: Mapping[str, Any]) -> bool:
+    """Whether a row is a page of an API that others follow."""
+    for page, pages in _TABLE["pages"].items():
+        number, last = _as_float(_at(row, page)), _as_float(_at(row, pages))
+        if number is not None and last is not None and number < last:
+            return True
+    return any(_at(row, name) for name in _TABLE["more"])
 
 
 def _is_list(value: Any) -> TypeGuard[list[Mapping[str, Any]]]:
