@@ -23,6 +23,7 @@ from waits import join, soon, started, until
 
 USAGE = "/api/v1/usage"
 REFUSED = b'{"error": {"message": "The server is overloaded", "type": "server_error", "code": "server_overloaded"}}'
+BROKEN = b'{"error": {"message": "The server had an error", "type": "server_error"}}'
 
 
 def answer(cached=0):
@@ -77,7 +78,11 @@ class TestWhoUsedWhat:
         assert samples["paceline_key_usd_total", "bob"] == pytest.approx(usd / 2)
         assert not any(secret in text for secret in (alice, bob, ops))
 
-    @pytest.mark.parametrize(("event", "times"), [(b"", 1), (answer(), 0), (REFUSED, 0)], ids=["no", "yes", "refused"])
+    @pytest.mark.parametrize(
+        ("event", "times"),
+        [(b"", 1), (answer(), 0), (REFUSED, 0), (BROKEN, 0)],
+        ids=["no", "yes", "refused", "failed"],
+    )
     def test_streams_that_report_none_are_told_once(self, serve, keys, client, caplog, event, times):
         alice = keys.add("alice")
         parts = [b'data: {"choices": [{"index": 0, "delta": {"content": "Hi."}}]}\n\n', b"data: [DONE]\n\n"]

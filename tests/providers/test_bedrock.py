@@ -98,8 +98,9 @@ def test_a_stream_says_at_its_beginning_for_how_long_it_caches(hour):
 def test_an_exception_inside_a_stream(kind, refusal):
     message = {"message": "Too many tokens, please wait before trying again."}
     exception = frame(message, message_type="exception", exception_type=kind)
-    found = read(PROVIDER, CONVERSE + exception, call=CALL).refusal
-    assert (found and found.kind) is refusal
+    reader = read(PROVIDER, CONVERSE + exception, call=CALL)
+    found = reader.refusal
+    assert (found and found.kind, reader.failed) == (refusal, True)
     if refusal is RefusalKind.RATE:
         assert (found.unit, found.code) == (TOKENS, kind)
 

@@ -83,6 +83,8 @@ class StreamUsage:
         """Log once for each key and pool that a whole stream has reported no usage: sums have an estimate of it, and budgets what was reserved."""
         if record is None or record.settled is None or record.usage is not None or len(self._told) >= UNREPORTED_MAX:
             return
+        if record.failed:  # so that it has not come to its usage
+            return
         whose = "" if key is None else f", key {key.name}"
         if (whose, record.pool) not in self._told:
             self._told.add((whose, record.pool))

@@ -83,6 +83,7 @@ class Exchanged:
         granted_ns: When the permit of the last attempt was granted, on the limiter's clock.
         settled: The permit of the answer, once its body has passed; ``None`` before, and without one.
         whole: Whether the answer has come to its end: not so of a stream that has broken off, or whose reader has left.
+        failed: Whether a stream has an error in it.
     """
 
     pool: str
@@ -94,6 +95,7 @@ class Exchanged:
     granted_ns: int = 0
     settled: Permit | None = field(default=None, repr=False)
     whole: bool = True
+    failed: bool = False
 
     @property
     def charged(self) -> Cost | None:

@@ -504,6 +504,7 @@ class _Accepted:
             self._exchange.read_plan(plan_headers_in(plan), None, self._exchange.pacer.clock.now_ns())
         if (state := getattr(reader, "state", None)) is not None:
             self._metered.scheduler.section.finished(state)
+        self._record.failed = getattr(reader, "failed", False)
         # Without output it generates no text, and its form need not say where it ends.
         if self._metered.call.max_output_tokens != 0:
             self._record.whole = getattr(reader, "whole", True)

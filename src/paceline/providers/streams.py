@@ -38,7 +38,8 @@ class _Reader:
         """Whether nothing is missing of what has passed; false for a stream that is over without a word of its end."""
         self._promised: bool | None = None
         """Whether it is a stream in a form that says where the answer ends; ``None`` until its first event."""
-        self._failed = False  # whether one of its events is an error
+        self.failed = False
+        """Whether one of its events is an error."""
 
     def _end(self, state: State | None) -> None:
         """Take the state in an event: of several, the first that says that the answer is not finished."""
@@ -47,7 +48,7 @@ class _Reader:
 
     def _is_whole(self) -> bool:
         """Whether a stream that is over has said so: by its last event, a reason, an error or the usage of all of it."""
-        said = self.done or self._failed or self.state is not None or self.refusal is not None
+        said = self.done or self.failed or self.state is not None or self.refusal is not None
         return said or not self._promised or (self.usage is not None and not self.usage.partial)
 
     def _take(self, found: Found) -> None:
@@ -180,7 +181,7 @@ class SseReader(_Reader):
         event = next(filter(data_in, reversed(BLANK.split(self._last))), b"")
         for value in values_of(data_in(event)):
             self._end(state_in(value))
-            self._failed = self._failed or error_in(value) is not None
+            self.failed = self.failed or error_in(value) is not None
             self.done = self.done or is_last(value)
 
     def _flush(self) -> None:
@@ -216,7 +217,7 @@ class SseReader(_Reader):
                     self.plan = data
                 self._take(self._on_event(data, self.usage))
                 self._end(state_in(data))
-                self._failed = self._failed or error_in(data) is not None
+                self.failed = self.failed or error_in(data) is not None
         if b"[DONE]" in lines:
             self.done = True
             told = self.usage is not None and self.usage.output_tokens
@@ -260,7 +261,7 @@ class EventStreamReader(_Reader):
 
     def _ends(self, headers: dict[str, str], payload: bytes) -> bool:
         """Read one frame; return whether it ends the answer."""
-        self._promised, self._failed = True, self._failed or ":exception-type" in headers
+        self._promised, self.failed = True, self.failed or ":exception-type" in headers
         kind = headers.get(":exception-type") or headers.get(":event-type", "")
         event = decode(payload) if ":exception-type" in headers or kind in (*self._kinds, *_ENDING) else None
         if kind == "chunk" and isinstance(event, dict):
