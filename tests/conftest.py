@@ -85,6 +85,10 @@ def own_state():
         sys.modules["paceline.http.instrument"]._active.undo()
     if "paceline.http.unpaced" in sys.modules:  # announced once in a process, and counted in the status
         sys.modules["paceline.http.unpaced"].kinds.clear()
+    if (lines := sys.modules.get("paceline.pacing.lines")) is not None:  # summed up a minute later, in another test
+        for one in list(lines._summing):
+            one._refusals.clear()
+        lines._summing.clear()
     # What is open is this test's failure, not the next one's. What is alive by now is not looked at again: a collection
     # takes as long as the test has made objects.
     gc.collect()

@@ -25,7 +25,6 @@ import paceline
 from paceline.data.crowd import AHEAD
 from paceline.data.journal import OwnJournal
 from paceline.data.mapping import Map
-from paceline.pacing.lines import say_sums
 from paceline.testing import ManualClock, run_virtual
 from virtual_time import virtual
 from waits import BOUND_S, soon, until
@@ -728,7 +727,6 @@ class TestProgress:
             monkeypatch.setitem(sys.modules, "tqdm.auto", None)
         log = logging.getLogger("paceline")
         monkeypatch.setattr(log, "propagate", False)  # the test runner has handlers
-        say_sums()  # of the refusals of other tests
         capsys.readouterr()
         before = list(log.handlers)  # pages of other tests keep what is logged
 
