@@ -73,6 +73,11 @@ class Server:
             self.closed += 1
             writer.close()
 
+    def answers_in(self, timeout_s):
+        """Let the client wait so long for an answer; a connection may take as long as in other tests."""
+        self.client._connect = lambda server: server.connect(1.0)
+        self.client._timeout_s = timeout_s
+
     async def ask(self, method="POST", path="/v1/x?a=b", headers=(), body=b"{}"):
         """The status and the whole body."""
         answer = await self.client.fetch(self.upstream, method, path, list(headers), body)
@@ -234,7 +239,7 @@ async def stop(writer):
 
 async def test_nothing_comes_for_too_long():
     async with Server(lambda _: asyncio.sleep(10), stop) as server:
-        server.client._timeout_s = 0.1
+        server.answers_in(0.1)
         for _ in range(2):
             with pytest.raises(TimeoutError, match=r"nothing came for 0\.1 s"):
                 await server.ask()
@@ -444,7 +449,7 @@ class TestUploads:
 
     async def test_an_answer_that_stalls_after_an_early_head_is_a_timeout(self):
         async with Server(OK.removesuffix(b"ok")) as server:
-            server.client._timeout_s = 0.1
+            server.answers_in(0.1)
             answer = await self.begin(server)
             with pytest.raises(TimeoutError):
                 await answer.read()
