@@ -144,6 +144,39 @@ def test_a_pool_of_the_user_s_own_learns_nothing():
     assert quota_of(limiter, "tokens", "jobs")["limit"] == 30_000
 
 
+def of_plan(used, status=200, reject=""):
+    """An answer that states how much of the five hours of a plan is used."""
+    window = "anthropic-ratelimit-unified"
+    told = {f"{window}-5h-utilization": str(used), f"{window}-5h-status": reject or "allowed"}
+    told |= {f"{window}-status": reject, f"{window}-representative-claim": "five_hour"} if reject else {}
+    usage = {"input_tokens": 1_000, "output_tokens": 10}
+    return httpx2.Response(status, headers=told, json={"type": "message", "content": [], "usage": usage})
+
+
+@pytest.mark.parametrize("door", ["settle", "apart", "observe", "refused"])
+def test_each_door_reads_the_windows_of_a_plan(clock, door):
+    limiter = paceline.Limiter({"anthropic/*": "600 requests/min", "jobs": "9 requests/min"}, clock=clock)
+    for used in (0.5, 0.6, 0.7):
+        clock.advance(60)
+        permit, answer = limiter.try_acquire("anthropic/claude-opus-5", input_tokens=1_000), of_plan(used)
+        if door == "settle":
+            permit.settle(answer)
+        elif door == "apart":
+            permit.settle(answer.json()["usage"], headers=answer.headers)
+        elif door == "observe":
+            limiter.observe("anthropic/claude-opus-5", answer.headers)
+            permit.settle()
+        elif used == 0.7:
+            permit.refused(of_plan(1.0, 429, "rejected"))
+        permit.settle(answer)  # it is closed: what it says is not counted again
+    limiter.try_acquire("jobs").settle(headers=of_plan(0.1).headers)
+    [row] = limiter.status()["plans"]
+    assert (row["account"], row["window"]) == ("anthropic", "5h")
+    assert (row["used"], row["state"]) == ((1.0, "shut") if door == "refused" else (0.7, "open"))
+    if door in ("settle", "apart"):
+        assert row["own"] == pytest.approx(0.2)
+
+
 def test_the_headers_of_a_refusal(limiter):
     permit = limiter.try_acquire("openai/m", tokens=500)
     permit.refused(httpx.Response(429, headers=HEADERS | {"retry-after": "4"}, json={}))

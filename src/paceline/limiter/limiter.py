@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from itertools import islice
 from os import PathLike
@@ -184,7 +185,8 @@ class Limiter(BaseLimiter):
         """Learn from the headers of an answer that no permit and no attached client has reported.
 
         A permit knows when its request was sent, so ``permit.settle(..., headers=...)`` teaches more. Without a
-        permit, the pool learns the limits, and lowers its remaining amounts if the answer shows less.
+        permit, the pool learns the limits, and lowers its remaining amounts if the answer shows less. The windows of a
+        plan are read either way.
 
         Args:
             pool: The pool, as for :meth:`acquire`.
@@ -199,9 +201,12 @@ class Limiter(BaseLimiter):
             limiter.observe("openai/gpt-6-luna", answer.headers)
         """
         from paceline.providers.answers import readings_in
+        from paceline.providers.parse import headers_of
 
-        scheduler = self.pacer.pools.scheduler(pool)
-        scheduler.observe(readings_in(scheduler.pool.name, headers, self.pacer.clock.now_ns() / NS), None)
+        scheduler, texts = self.pacer.pools.scheduler(pool), headers_of(headers)
+        scheduler.observe(readings_in(scheduler.pool.name, texts, self.pacer.clock.now_ns() / NS), None)
+        if scheduler.hear_plan is not None:
+            scheduler.hear_plan(texts, None, None, math.inf)
 
     def override(
         self,

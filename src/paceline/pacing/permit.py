@@ -255,7 +255,7 @@ class Permit:
         # Imported here, as everywhere in this file: a pool of the user's own reads no answers.
         from paceline.providers.answers import headers_in, plausible, reported, usage_cost
 
-        actual = units
+        actual, seen = units, None
         if usage is not None:
             charged = usage_cost(self.pool, usage, self.reservation.cost)
             actual = charged | units
@@ -268,16 +268,21 @@ class Permit:
                     reports(self, charged, seen)
                 if self._waiter.learn is not None:
                     self._waiter.learn(seen)
-        self._learn(headers_in(usage) if headers is None else headers)
+        self._learn(headers_in(usage) if headers is None else headers, usage=seen)
         return actual
 
-    def _learn(self, headers: object) -> None:
-        """Let the pool learn from the limits in the headers of the answer."""
+    def _learn(self, headers: object, *, refusal: Refusal | None = None, usage: Usage | None = None) -> None:
+        """Let the pool learn from the limits in the headers of the answer, and its account from a plan's windows."""
         from paceline.providers.answers import readings_in
+        from paceline.providers.parse import headers_of
 
-        readings = readings_in(self.pool, headers, self._scheduler.now_ns() / NS)
-        if readings and self.reservation.open:
-            self._scheduler.observe(readings, self.reservation)
+        texts, scheduler, reservation = headers_of(headers), self._scheduler, self.reservation
+        if not (texts and reservation.open):
+            return
+        if readings := readings_in(self.pool, texts, scheduler.now_ns() / NS):
+            scheduler.observe(readings, reservation)
+        if scheduler.hear_plan is not None:
+            scheduler.hear_plan(texts, refusal, usage, reservation.granted_ns / NS)
 
     def _settle(self, actual: Cost | None, *, answered: bool = True) -> None:
         if self._close_once(actual):
@@ -443,7 +448,7 @@ class Permit:
             if refusal is None:  # paceline's own 429: the pool knows of the refusal behind it
                 return
             if refusal.scope is not RefusalScope.MODE:  # as in an attached client
-                self._learn(headers)
+                self._learn(headers, refusal=refusal)
         if refusal.retry_after_s is None:
             refusal = replace(refusal, retry_after_s=retry_after_s)
         if not 0 <= (retry_after_s or 0.0) <= PAUSE_MAX_S:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from itertools import islice
 from math import inf
@@ -13,13 +13,13 @@ from paceline.core.allowance import Shut
 from paceline.core.plan import Held, Plan, PlanCapacity, Window
 from paceline.core.pool import Pool
 from paceline.core.quota import KNOWN_UNITS, NS, REQUESTS, USD, Quota, Rule
-from paceline.core.results import GIVEN, QuotaError
+from paceline.core.results import GIVEN, QuotaError, Refusal
 from paceline.pacing.breaker import Health
 from paceline.pacing.chain import ChainedScheduler
 from paceline.pacing.events import Event
 from paceline.pacing.limits import Limits, Resolved
 from paceline.pacing.maker import PoolMaker
-from paceline.pacing.plan_use import Client
+from paceline.pacing.plan_use import UNNAMED, Client
 from paceline.pacing.plans import Plans, PlanStatus
 from paceline.pacing.scheduler import Scheduler, Worker
 from paceline.pacing.settings import PacingSettings
@@ -171,6 +171,19 @@ class Pools:
         if scheduler is not None and self.maker.settings.plans.holds:
             scheduler.read_plan((), {}, self.plans.weighed(account))
 
+    def _hear_plan(
+        self, account: str, headers: Mapping[str, str], refusal: Refusal | None, usage: Usage | None, sent_s: float
+    ) -> None:
+        """Keep what an answer by hand states of the plan of an account; see ``HearPlan``."""
+        from paceline.providers.plan_headers import plan_readings
+
+        now_s = self.maker.settings.clock.now_ns() / NS
+        found = plan_readings(headers, now_s, None if refusal is None else refusal.window)
+        if found:
+            self.read_plan(account, found, served=refusal is None, sent_s=sent_s)
+            if usage is not None:
+                self.charge_plan(account, [one.window for one in found], usage, UNNAMED)
+
     def shut(self) -> list[tuple[str, str | None, Shut]]:
         """The allowances that are used up: the account, the model (``None``: all of them), and the state."""
         with self._lock:
@@ -246,6 +259,8 @@ class Pools:
                     self.uncharged[resolved.pool] = other
                 self._made[resolved.pool] = scheduler
                 account = resolved.pool.partition("/")[0]
+                if resolved.is_model:
+                    scheduler.hear_plan = partial(self._hear_plan, account)
                 self._of_account[account] = (*self.of_account(account), scheduler)
             # Beyond that many names, each call looks up its pool again: names come from callers, and memory is bounded.
             if len(self.named) < 10 * POOLS_MAX:

@@ -41,7 +41,12 @@ from paceline.pacing.periods import of_periods
 from paceline.pacing.retry import RetryBudget
 from paceline.pacing.section import Exchanges, Section
 from paceline.pacing.status import QUEUE_SHOWN, PoolStatus, Waiting, report, wait_until_s
+from paceline.providers.base import Usage
 from paceline.providers.verdict import Patience
+
+HearPlan = Callable[[Mapping[str, str], Refusal | None, Usage | None, float], None]
+"""Takes the headers of an answer by hand, the refusal that it is, the usage that it reports, and when its request was
+sent, in seconds since 1970 (infinite: not known)."""
 
 READ_NS, READ_AHEAD_NS = NS // 20, NS
 """The headers of one answer in ``READ_NS`` are read: twenty a second show a change soon enough. Of answers that come at
@@ -123,6 +128,8 @@ class Scheduler:
         retries: The budget of its retries, which is changed in its section.
         prompt_cache: What its answers have shown of the cache of the provider; ``None``: requests are not ordered by
             it.
+        hear_plan: Takes what an answer by hand states of the plan of its account; ``None`` in a pool that is not of a
+            provider's model.
     """
 
     further: Sequence[Scheduler] = ()
@@ -137,6 +144,7 @@ class Scheduler:
         self.periods: Mapping[str, Sequence[float]] = {}
         self.patience, self.retries = Patience(), RetryBudget(clock.now_ns())
         self.prompt_cache: PromptCache | None = None
+        self.hear_plan: HearPlan | None = None
         self.now_ns = clock.now_ns
         self._read_ns = 0  # until when the headers that were read suffice
         exchanges = None if worker is None else Exchanges(partial(worker.poke, self), lambda: worker.running)

@@ -290,13 +290,9 @@ def headers_in(answer: object) -> dict[str, str]:
     return next(filter(None, map(_headers, holders)), {})
 
 
-def readings_in(pool: str, headers: object, now_s: float) -> list[Reading]:
-    """The quotas that the headers of an answer of ``pool`` report; ``now_s``: seconds since the epoch.
-
-    Raises:
-        TypeError: ``headers`` is neither a mapping nor pairs of a name and a value.
-    """
-    return provider_of(pool).readings(parse.headers_of(headers), now_s)
+def readings_in(pool: str, headers: Mapping[str, str], now_s: float) -> list[Reading]:
+    """The quotas that the headers of an answer of ``pool`` report; ``now_s``: seconds since the epoch."""
+    return provider_of(pool).readings(headers, now_s)
 
 
 @public
