@@ -237,6 +237,30 @@ def test_a_wait_of_nothing_is_absent(provider, headers, message):
     assert (refusal.kind, refusal.retry_after_s) == (RefusalKind.RATE, None)
 
 
+@pytest.mark.parametrize("provider", ["openai", "mistral", "a-host-of-mine"])
+@pytest.mark.parametrize(
+    ("headers", "wait_s"),
+    [
+        ({"ratelimit": "limit=100, remaining=0, reset=6"}, 6),
+        (
+            {"ratelimit": '"burst";r=4;t=1, "day";r=0;t=6', "ratelimit-policy": '"burst";q=9;w=1, "day";q=100;w=86400'},
+            6,
+        ),
+        ({"ratelimit-limit": "100, 100;w=60", "ratelimit-remaining": "0", "ratelimit-reset": "6"}, 6),
+        ({"x-ratelimit-limit": "100", "x-ratelimit-remaining": "0", "x-ratelimit-reset": str(SECOND + 6), **NOW}, 6),
+        ({"x-ratelimit-reset": "6"}, 6),
+        ({"x-ratelimit-reset": "6", "retry-after": "2"}, 2),
+        ({"x-ratelimit-limit": "100", "x-ratelimit-remaining": "5", "x-ratelimit-reset": "6"}, None),  # something else
+        ({"ratelimit": '"default";r=5;t=6'}, None),
+        ({"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "6s"}, None),  # full, and not a restart
+    ],
+)
+def test_the_restart_of_a_quota_is_a_wait_where_no_other_is_stated(provider, headers, wait_s):
+    assert provider_named(provider).refusal(429, headers, b"").retry_after_s == wait_s
+    full = provider_named(provider).refusal(503, headers, b"")  # of servers, whose wait is no quota's
+    assert full.retry_after_s == (2 if "retry-after" in headers else None)
+
+
 @pytest.mark.parametrize("twice", ["30000,30000", "30000, 30000", " 30000 ,30000 , 30000"])
 def test_a_repeated_header_is_read_once(twice):
     for provider, headers in ((OPENAI, told(tokens=[twice] * 2)), (ANTHROPIC, told(CLAUDE, input_tokens=[twice] * 2))):

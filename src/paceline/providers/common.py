@@ -15,7 +15,7 @@ from paceline.providers import parse
 from paceline.providers.base import AUDIO_SECONDS, COUNTING, Call, Headers, Provider, Usage, UsageReader
 from paceline.providers.naming import others_of
 from paceline.providers.prompt import MediaTokens, prompt_tokens
-from paceline.providers.quota_headers import NOTHING, readings_in
+from paceline.providers.quota_headers import NOTHING, readings_in, restart_s
 from paceline.providers.refusals import classify
 from paceline.providers.streams import Found, JsonReader, SseReader
 from paceline.responses.errors import error_in, error_of, message_of
@@ -176,11 +176,11 @@ class BaseProvider(Provider):
         if refusal.kind is RefusalKind.RATE and refusal.period_s == DAY_S and self.day_ends_in:  # Google asks for 38 s
             until_s = parse.until_midnight_s(self.day_ends_in, parse.http_date_s(headers.get("date")))
             return replace(refusal, retry_after_s=until_s)
-        if refusal.kind is not RefusalKind.RATE or refusal.retry_after_s is not None or not self.wait_header:
+        if refusal.kind is not RefusalKind.RATE or refusal.retry_after_s is not None:
             return refusal
         unit, period = (refusal.unit or "").removeprefix("uncached_"), PERIOD_NAMES.get(refusal.period_s or 0.0, "")
         reset = parse.reset_in(headers.get(self.wait_header.format(unit=unit, period=period)))
-        return replace(refusal, retry_after_s=reset.asked_s(headers))
+        return replace(refusal, retry_after_s=reset.asked_s(headers) or restart_s(headers))
 
     def _refined(self, refusal: Refusal, error: Mapping[str, Any], text: str, headers: Headers) -> Refusal:  # noqa: ARG002
         """``refusal`` with what is particular to the provider; the arguments as of :func:`classify`."""

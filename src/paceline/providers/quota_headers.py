@@ -149,6 +149,21 @@ def _draft(headers: Headers) -> dict[Family, dict[str, str]]:
     return found
 
 
+def restart_s(headers: Headers) -> float | None:
+    """Seconds until the quota restarts that has refused a request; ``None`` if no header without a unit says so, or something is left.
+
+    In headers of the IETF's drafts a reset is the end of a window, as in Envoy's and APISIX' (WEAK: not looked up). In OpenAI's headers,
+    which name a unit, the quota is full then, and requests fit before.
+    """
+    named = grouped(headers, _about).items()
+    stated = [(texts.get("remaining"), texts.get("reset")) for family, texts in named if not family.words]
+    drafts = headers.get("ratelimit", "")[:1_000]
+    stated += [(one[2], one[3]) for one in _SAYS["older"].finditer(drafts)]
+    stated += [(one[1], one[2]) for one in _SAYS["state"].finditer(drafts)]
+    resets = [parse.reset_in(reset) for left, reset in stated if (parse.remainder(left) or 0.0) <= 0]
+    return parse.longest(*(reset.asked_s(headers) for reset in resets))
+
+
 def _name(item: str) -> str:
     names = _SAYS["name"].findall(item)
     return names[-1] if names else ""
