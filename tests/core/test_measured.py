@@ -150,6 +150,18 @@ def test_a_refusal_measures_the_rate_which_becomes_a_quota_and_is_said_once(stat
     assert driver.pool.capacity.learning.notices == notices
 
 
+def test_a_test_of_a_long_wait_shows_no_rate(driver):
+    asks = Refusal(RefusalKind.RATE, unit="tokens", retry_after_s=180.0)
+    first, _ = driver.send(tokens=10), driver.send(tokens=10)
+    assert driver.pool.row(driver.now_ns, first, asks).is_paced
+    driver.refuse(first, asks)
+    test, measured = driver.send(tokens=10), driver.pool.ledger.entries[-1].meter.rate
+    assert not driver.pool.row(driver.now_ns, test, asks).is_paced
+    before = measured.rate, measured.next_at_ns
+    driver.refuse(test, asks)
+    assert (measured.rate, measured.next_at_ns) == before
+
+
 def test_a_refusal_needs_no_pause_in_a_crowd(driver):
     _, attempt = driver.send(), driver.send()
     assert driver.pool.row(driver.now_ns, attempt, BARE).is_paced
