@@ -33,6 +33,7 @@ refusals = st.builds(
     Refusal,
     kind=st.sampled_from([RefusalKind.RATE, RefusalKind.GROWTH, RefusalKind.CAPACITY]),
     retry_after_s=anything,
+    sooner_s=anything,
     unit=st.one_of(st.none(), units),
     period_s=anything,
     limit=anything,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
-from math import ceil, log, log2
+from math import ceil, log, log2, nan
 from random import Random
 
 import pytest
@@ -160,6 +161,15 @@ def test_a_test_of_a_long_wait_shows_no_rate(driver):
     before = measured.rate, measured.next_at_ns
     driver.refuse(test, asks)
     assert (measured.rate, measured.next_at_ns) == before
+
+
+@pytest.mark.parametrize("wait", [{"retry_after_s": 1e-10}, {"sooner_s": nan}, {"sooner_s": -1.0}])
+def test_a_wait_that_is_none_is_not_obeyed(driver, wait):
+    driver.until_refused(10)
+    attempt = driver.send()
+    driver.now_ns += 60 * NS
+    driver.refuse(attempt, replace(BARE, **wait))
+    assert driver.pool.ledger.meters[0].rate.phase is not RatePhase.BLOCKED
 
 
 def test_a_refusal_needs_no_pause_in_a_crowd(driver):

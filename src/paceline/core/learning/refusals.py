@@ -355,6 +355,7 @@ def _sane_refusal(refusal: Refusal) -> Refusal:
     return replace(
         refusal,
         retry_after_s=within(refusal.retry_after_s, 0.0, WAIT_MAX_S),
+        sooner_s=within(refusal.sooner_s, 0.0, WAIT_MAX_S),
         period_s=within(refusal.period_s, 0.01, WAIT_MAX_S),
         limit=within(refusal.limit, LIMIT_MIN, LIMIT_MAX) if named else None,
         used=within(refusal.used, 0.0, LIMIT_MAX) if named else None,

@@ -247,7 +247,7 @@ class Unstated:
         # Of several waits the shortest counts, until its probe is refused.
         if refusal.sooner_s and rate.rate.phase is not RatePhase.BLOCKED:
             asked_s = refusal.sooner_s
-        asked_ns = round(asked_s * NS) if asked_s else None
+        asked_ns = round((asked_s or 0.0) * NS) or None  # less than a nanosecond is no wait
         note = None if in_flight is None or refusal.unit is not None else in_flight.take(reservation)
         if in_flight is None or note is None:
             rate.rate.refused(now_ns, rate_note, asked_ns)
