@@ -16,7 +16,7 @@ from paceline.core.meters import Bucket, Spread
 from paceline.core.pool import Pool
 from paceline.core.queue import Waiter
 from paceline.core.quota import NS, parse_quotas
-from paceline.core.results import Basis, Reading, Refusal, RefusalKind, Reservation, Source, SourceKind
+from paceline.core.results import Basis, Reading, Refusal, RefusalKind, RefusalScope, Reservation, Source, SourceKind
 from paceline.core.unstated.in_flight import FULL_MAX_N
 from paceline.pacing.status import report
 
@@ -480,6 +480,12 @@ class TestGuesses:
             seen.append(amount_of(pool))
         assert list(dict.fromkeys(seen)) == limits
         assert [seen.index(limit) for limit in limits[1:]] == [7, 22, 52][: len(limits) - 1]  # after 8, 15 and 30 more
+
+    def test_a_refusal_about_its_request_alone_raises_none(self):
+        pool, alone = ungentle("60 requests/min"), Refusal(RefusalKind.RATE, scope=RefusalScope.REQUEST)
+        for outcome in [pool.try_grant(T0, Waiter({})) for _ in range(60)]:
+            pool.refuse(T0, outcome, alone, 0.0)
+        assert amount_of(pool) == 60
 
     def test_one_that_was_raised_too_far_falls_back_to_what_was_served(self):
         pool = self.refused_after_sixty()
