@@ -5,7 +5,7 @@ each further one that goes one follows the beginning of the answer, and one its 
 herd.
 
 A refusal, a silence or the breaker of a host begins a pause. It is in the ledger of the pool, which reports grants,
-answers to the probe (``settle``) and unsent probes; ``LocalCapacity.refuse`` reports a refused one.
+answers to the probe (``settle``), refused probes (``refuse``) and unsent ones (``cancel``).
 
 Where processes share the quotas, there are two, and both hold: a refusal pauses all processes, in the ledger of the
 store, and a silence or the breaker pauses one, in its ``SharedCapacity``. The Redis script pauses by the same table.
