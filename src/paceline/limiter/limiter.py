@@ -205,8 +205,8 @@ class Limiter(BaseLimiter):
 
         scheduler, texts = self.pacer.pools.scheduler(pool), headers_of(headers)
         scheduler.observe(readings_in(scheduler.pool.name, texts, self.pacer.clock.now_ns() / NS), None)
-        if scheduler.hear_plan is not None:
-            scheduler.hear_plan(texts, None, None, math.inf)
+        if (hear_plan := scheduler.by_hand.hear_plan) is not None:
+            hear_plan(texts, None, None, math.inf)
 
     def override(
         self,

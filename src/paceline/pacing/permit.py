@@ -281,8 +281,8 @@ class Permit:
             return
         if readings := readings_in(self.pool, texts, scheduler.now_ns() / NS):
             scheduler.observe(readings, reservation)
-        if scheduler.hear_plan is not None:
-            scheduler.hear_plan(texts, refusal, usage, reservation.granted_ns / NS)
+        if (hear_plan := scheduler.by_hand.hear_plan) is not None:
+            hear_plan(texts, refusal, usage, reservation.granted_ns / NS)
 
     def _settle(self, actual: Cost | None, *, answered: bool = True) -> None:
         if self._close_once(actual):

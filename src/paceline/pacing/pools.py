@@ -260,7 +260,7 @@ class Pools:
                 self._made[resolved.pool] = scheduler
                 account = resolved.pool.partition("/")[0]
                 if resolved.is_model:
-                    scheduler.hear_plan = partial(self._hear_plan, account)
+                    scheduler.by_hand.hear_plan = partial(self._hear_plan, account)
                 self._of_account[account] = (*self.of_account(account), scheduler)
             # Beyond that many names, each call looks up its pool again: names come from callers, and memory is bounded.
             if len(self.named) < 10 * POOLS_MAX:

@@ -91,14 +91,16 @@ class Worker(Protocol):
 
 
 class ByHand:
-    """Takes what calls by hand to one pool show of the health of their provider; of a pool that others pass: nothing.
+    """Takes what calls by hand show of their provider: its health, its plans; in a pool that others pass, nothing.
 
     Attributes:
         fails: Whether the last call had no answer.
         is_model: Whether it is the pool of a provider's model, and none of the user's own.
+        hear_plan: Takes what an answer states of the plan of its account; ``None`` in a pool of the user's own.
     """
 
     fails = is_model = False
+    hear_plan: HearPlan | None = None
 
     def failed(self, sent_ns: int, reason: str, *, reached: bool, reported: bool) -> None:
         """Count a call without an answer, which the caller has ``reported``, or whose block an error has left."""
@@ -123,13 +125,11 @@ class Scheduler:
         read: See :meth:`Section.read`.
         events: Called with every event of a permit of the pool, or ``None``.
         periods: The periods of the pool's quotas, of each unit that has several.
-        by_hand: Takes the failures of calls by hand.
+        by_hand: Takes what calls by hand report, beside what the pool learns.
         patience: For how long the beginnings of its streams are held.
         retries: The budget of its retries, which is changed in its section.
         prompt_cache: What its answers have shown of the cache of the provider; ``None``: requests are not ordered by
             it.
-        hear_plan: Takes what an answer by hand states of the plan of its account; ``None`` in a pool that is not of a
-            provider's model.
     """
 
     further: Sequence[Scheduler] = ()
@@ -144,7 +144,6 @@ class Scheduler:
         self.periods: Mapping[str, Sequence[float]] = {}
         self.patience, self.retries = Patience(), RetryBudget(clock.now_ns())
         self.prompt_cache: PromptCache | None = None
-        self.hear_plan: HearPlan | None = None
         self.now_ns = clock.now_ns
         self._read_ns = 0  # until when the headers that were read suffice
         exchanges = None if worker is None else Exchanges(partial(worker.poke, self), lambda: worker.running)
