@@ -340,12 +340,7 @@ class _Reading:
             raise _RecordError(f"it has {self.form.name}, and there are no requests in it{others}")
         served = sum(not (one.refused or one.failed) for one in self._found)
         if self._sums:
-            requests = sum(one.number for one in self._sums)
-            notes.append(
-                f"{len(self._sums):,} rows stand for {requests:,} requests: the requests of a row are spread evenly over its "
-                f"{_shortly(max(widths))}, each with the mean of the tokens; what was denser within that time is not seen, and "
-                "the log names neither refusals nor durations: the simulated provider answers at once"
-            )
+            notes.append(self._said_of_sums(widths))
         elif not (self._counts["told"] or self.form.mixed):
             notes.append("the log does not say which requests were refused")
         if self.goes_on:
@@ -365,6 +360,15 @@ class _Reading:
                 notes.append(f"{count:,} of the {served:,} requests that were served {words}")
         del self._found[CALLS_MAX:]
         return Log(self.form.name, sorted(self._found, key=lambda one: one.start_s), notes)
+
+    def _said_of_sums(self, widths: list[float]) -> str:
+        """The note on rows that stand for several requests each, for so many seconds."""
+        requests = sum(one.number for one in self._sums)
+        return (
+            f"{len(self._sums):,} rows stand for {requests:,} requests: the requests of a row are spread evenly over its "
+            f"{_shortly(max(widths))}, each with the mean of the tokens; what was denser within that time is not seen, and "
+            "the log names neither refusals nor durations: the simulated provider answers at once"
+        )
 
     def _widths(self) -> list[float]:
         """The seconds for which each row of several requests stands: to its end, or to the next row where it has none."""
