@@ -101,6 +101,13 @@ def test_a_small_bucket_is_a_share_of_a_small_bucket():
     assert pool.ledger.earliest(T0 + NS // 10, [80_000])[0] - T0 <= 7 * NS
 
 
+def test_an_answer_to_a_request_that_used_none_of_a_quota_states_its_limit():
+    pool = pool_of("500 requests/min, 30k tokens/min")
+    pool.observe(T0 + NS, [Reading("tokens", 20_000, 19_000, 60.0)], send(pool, requests=1, tokens=0))
+    quota = shown(pool, 1)
+    assert (quota["limit"], quota["period_s"]) == (17_000, 60)
+
+
 def test_a_guess_is_not_raised_by_what_its_limit_allows():
     pool = pool_of(source=SourceKind.PUBLISHED, headroom_s=0.0)
     for amount, limit in ((30_000, 25_500), (40_000, 34_000)):
