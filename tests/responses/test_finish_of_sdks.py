@@ -73,6 +73,14 @@ def test_an_error_with_status_200_is_no_text(error, state, words):
             finish.whole()
 
 
+def test_an_error_in_a_list_is_no_text():
+    """Google's, of a stream that is no server-sent events. The vectors of Hugging Face's servers are a list, too."""
+    body = [{"error": {"code": 429, "message": "Quota exceeded", "status": "RESOURCE_EXHAUSTED"}}]
+    assert (paceline.finish_of(body).state, paceline.finish_of([[0.1]]).text) == ("empty", "[[0.1]]")
+    with pytest.raises(paceline.UnfinishedError, match="Quota exceeded"):
+        paceline.finish_of(body).whole()
+
+
 def test_an_object_by_its_attributes():
     class Plain:
         def __init__(self, **fields):

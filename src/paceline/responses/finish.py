@@ -265,7 +265,7 @@ def _of_reason(reason: str) -> State | None:
 def _of_data(body: Any) -> Finish:
     """The finish of an answer without a generated text: its result as JSON."""
     if not isinstance(body, MAPPING):
-        return Finish(State.COMPLETE if body else State.EMPTY, text=_as_json(body))
+        return _of_error(body) or Finish(State.COMPLETE if body else State.EMPTY, text=_as_json(body))
     job = as_text(body.get("status")) if "id" in body else ""
     if STATES.get(job.lower()) is State.EMPTY:
         return Finish(State.EMPTY, job, words=as_text(body.get("error")))
