@@ -368,7 +368,8 @@ class Exchange:
         refuse(permit, self.tries.refusal or refusal, decision)
         elsewhere = not (isinstance(decision, Again) and decision.pool_wide) and self._elsewhere(refusal)
         judged, names_limit = self.judged, refusal.unit is not None or refusal.limit is not None
-        if judged is not None and judged.status == 413 and not names_limit and not elsewhere:
+        gives_up = isinstance(decision, GiveUp) and not elsewhere
+        if gives_up and judged is not None and judged.status == 413 and not names_limit:
             self.http.note(response, self.record)
             return await self._shown(response, judged)
         await self.http.close(response)  # its connection is free during the pause
