@@ -44,7 +44,7 @@ START_KEPT: Final = 10_000
 """Bytes of an unreadable body that are kept."""
 
 REQUEST_FAULT: Final = 400
-"""The status of an error of the request itself, which no other attempt, key or server would mend."""
+"""The status of an error of the request itself: another attempt at the same account would not mend it."""
 
 SERVER_FAULT: Final = 500
 """The status of an error that names none."""
