@@ -32,6 +32,7 @@ SILENT = [*[{"choices": [{"delta": {"content": WORDS[:100]}, "finish_reason": No
 STREAMS = {
     "anthropic": ("anthropic", "/v1/messages", ANTHROPIC),
     "gemini": ("gemini", "/v1beta/models/gemini-2.5-flash:streamGenerateContent?alt=sse", GEMINI),
+    "gemini, an array": ("gemini", "/v1beta/models/gemini-2.5-flash:streamGenerateContent", GEMINI),
     "chat, with the usage so far": ("openai", "/v1/chat/completions", OPENAI),
     "chat, without usage": ("openai", "/v1/chat/completions", SILENT),
     "responses": ("openai", "/v1/responses", RESPONSES),
@@ -39,14 +40,17 @@ STREAMS = {
 
 
 class Broken(httpx2.SyncByteStream):
-    def __init__(self, events, whole):
-        self.events, self.whole = events, whole
+    def __init__(self, events, whole, array):
+        self.events, self.whole, self.array = events, whole, array
 
     def __iter__(self):
-        for event in self.events if self.whole else self.events[:-2]:
-            yield f"data: {json.dumps(event)}\n\n".encode()
+        for number, event in enumerate(self.events if self.whole else self.events[:-2]):
+            data = json.dumps(event, indent=1)
+            yield (f"{',' if number else '['}{data}\r\n" if self.array else f"data: {json.dumps(event)}\n\n").encode()
         if not self.whole:
             raise httpx2.ReadError("the connection is closed")
+        if self.array:
+            yield b"]"
 
 
 @pytest.mark.sample(5)
@@ -59,8 +63,9 @@ def test_it_counts_as_much_as_its_text(name, how):
     limiter.pacer.allowances.tally = lambda *found: counted.append(found[-1])
 
     def answer(_request):
-        kind = {"content-type": "text/event-stream"}
-        return httpx2.Response(200, headers=kind, stream=Broken(events, whole=how == "whole"))
+        array = "array" in name
+        kind = {"content-type": "application/json" if array else "text/event-stream"}
+        return httpx2.Response(200, headers=kind, stream=Broken(events, how == "whole", array))
 
     body = CHAT | {"stream": True, "max_tokens": 9_000, "input": "hi", "contents": []}
     with attached(limiter, answer, provider).stream("POST", path, json=body) as reply:

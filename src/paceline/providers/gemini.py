@@ -36,7 +36,6 @@ class Gemini(OpenAIDialect):
     media = MEDIA
     paths = ((re.compile(r"/interactions$"), "interactions"),)
     events = (b'"usageMetadata"', b'"usage"', b'"error"', b"[DONE]")
-    # A stream without ``alt=sse`` is one JSON array: its usage is not read, and its estimate stays charged.
     usages = ("usageMetadata", "usage")
     day_ends_in = "America/Los_Angeles"
     refines = _OWN["refines"]

@@ -16,7 +16,7 @@ from paceline.core.results import Refusal
 from paceline.providers.base import Usage
 from paceline.providers.plan_headers import EVENT
 from paceline.responses.errors import error_in
-from paceline.responses.events import BLANK, MAX_EVENT, data_in, frames, unpacked, values_of
+from paceline.responses.events import BLANK, MAX_EVENT, data_in, elements, frames, unpacked, values_of
 from paceline.responses.finish import FINISHED, SIGNS, State, goes_on, is_last, promises_end, state_in, state_of
 from paceline.responses.values import decode
 
@@ -142,7 +142,7 @@ _TO_BLANK: Final = re.compile(b".*(?:%s)" % BLANK.pattern, re.DOTALL)
 
 
 class SseReader(_Reader):
-    """Reads server-sent events that contain one of ``needles``.
+    """Reads server-sent events that contain one of ``needles``, or a JSON array of events (Gemini's without ``alt=sse``).
 
     Args:
         on_event: Reads a decoded event; its second argument is the usage so far.
@@ -154,19 +154,27 @@ class SseReader(_Reader):
         super().__init__()
         self._on_event, self._needles = on_event, needles
         self._last = b""  # the last piece with an event that is no comment
+        self._is_array: bool | None = None
         self.plan: Mapping[str, Any] | None = None
         """What the stream says of a plan, as its last event of that kind."""
 
     def feed(self, chunk: bytes) -> None:
         if self.done:
             return
-        searched = max(0, len(self._buffer) - 3)
-        self._buffer += chunk
-        if (whole := _TO_BLANK.match(self._buffer, searched)) is not None:
-            events = bytes(self._buffer[: whole.end()])
-            del self._buffer[: whole.end()]
-            self._read(events)
-        elif len(self._buffer) > MAX_EVENT:
+        if self._is_array is None and (start := chunk.lstrip()):
+            self._is_array = start.startswith(b"[")
+        if self._is_array:
+            for event in elements(self._buffer, chunk):
+                self._promised = promises_end(event) if self._promised is None else self._promised
+                self._take_event(event)
+        else:
+            searched = max(0, len(self._buffer) - 3)
+            self._buffer += chunk
+            if (whole := _TO_BLANK.match(self._buffer, searched)) is not None:
+                events = bytes(self._buffer[: whole.end()])
+                del self._buffer[: whole.end()]
+                self._read(events)
+        if len(self._buffer) > MAX_EVENT:
             self._flush()
 
     def close(self) -> None:
@@ -212,16 +220,19 @@ class SseReader(_Reader):
     def _read_event(self, event: bytes) -> None:
         lines = data_in(event)
         for data in values_of(lines):
-            if isinstance(data, dict):
-                if data.get("type") == EVENT:
-                    self.plan = data
-                self._take(self._on_event(data, self.usage))
-                self._end(state_in(data))
-                self.failed = self.failed or error_in(data) is not None
+            self._take_event(data)
         if b"[DONE]" in lines:
             self.done = True
             told = self.usage is not None and self.usage.output_tokens
             self.usage = self.usage and replace(self.usage, partial=self.usage.partial and not told)
+
+    def _take_event(self, event: Any) -> None:
+        if isinstance(event, dict):
+            if event.get("type") == EVENT:
+                self.plan = event
+            self._take(self._on_event(event, self.usage))
+            self._end(state_in(event))
+            self.failed = self.failed or error_in(event) is not None
 
 
 _ENDING: Final = "messageStop", "chunk"  # the kinds of frames that say why the answer ends

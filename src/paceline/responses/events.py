@@ -161,20 +161,27 @@ class JsonLines(Splitter):
 
 
 class Elements(Splitter):
-    """The elements of a JSON array; only the first one is read."""
+    """The elements of a JSON array."""
 
     def feed(self, piece: bytes) -> Iterator[StreamEvent]:
-        self._rest += piece
-        if b"}" not in piece:  # no element ends
-            return
-        start = self._rest.lstrip()[1:].lstrip().decode("utf-8", "replace")
+        for value in elements(self._rest, piece):
+            yield event_of("", value)
+
+
+def elements(rest: bytearray, piece: bytes) -> Iterator[Any]:
+    """Add the next bytes of a JSON array to ``rest``; remove the elements that are complete, and yield each."""
+    rest += piece
+    while b"}" in piece and rest:  # else no element ends
+        start = rest.lstrip(b"[, \t\r\n").decode("utf-8", "surrogateescape")
         try:
-            value, _ = json.JSONDecoder().raw_decode(start)
+            value, end = _DECODER.raw_decode(start)
         except (ValueError, RecursionError):  # it is not complete
             return
-        yield event_of("", value)
+        rest[:] = start[end:].encode("utf-8", "surrogateescape")
+        yield value
 
 
+_DECODER: Final = json.JSONDecoder()
 _LINES: Final = re.compile(r"ndjson|jsonl|stream\+json")
 
 
