@@ -919,6 +919,23 @@ def test_a_queue_learns_its_limit_and_waits_longer_each_time():
     assert queue.ratio == 5
 
 
+@pytest.mark.parametrize(
+    ("text", "limit"),
+    [
+        ("The number of enqueued tokens has surpassed the configured limit of 30K for the deployment 'x'.", 30_000),
+        (
+            "The number of enqueued tokens has surpassed the configured limit of 50000K for the deployment 'x'.",
+            50_000_000,
+        ),
+        ("Quota exceeded for metric: generate_content_requests, limit: 200", None),
+    ],
+)
+def test_a_queues_limit_is_read_in_azures_words_and_no_other_limit_is(text, limit):
+    queue = ProviderQueue()
+    queue.refused(text, 0.0, 60, 600)
+    assert queue.limit == limit
+
+
 def intended(journal, *ids):
     """A batch of these requests, which is in the journal."""
     chunk = Chunk(KIND, array("Q", range(1, len(ids) + 1)), custom_ids=list(ids), content=[one.encode() for one in ids])

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from paceline.batch.index import Index
+from paceline.providers.texts import said_in
 
 FILL: Final = 0.9
 """The part of a known queue that is filled: the provider counts tokens a little differently, and frees the queue late."""
@@ -25,7 +25,9 @@ RATIO_MAX: Final = 5.0
 OPEN_BYTES: Final = 128 * 2**20
 """Bytes of the batches that are being filled at once, one for each model and path; beyond them the largest is closed."""
 
-_LIMIT: Final = re.compile(r"Limit: ([\d,]{1,20}) enqueued tokens")
+_OF_QUEUE: Final = "enqueued tokens"
+"""The words of a refusal that states the limit of the queue, and not another one: "Limit: 2,000,000 enqueued tokens" at OpenAI, "The number
+of enqueued tokens has surpassed the configured limit of 30K" at Azure (learn.microsoft.com/answers/questions/2285577, 2025-06)."""
 
 
 class BatchKind(NamedTuple):
@@ -156,9 +158,9 @@ class ProviderQueue:
 
     def refused(self, text: str, now_s: float, first_s: float, most_s: float) -> None:
         """The provider's queue was full: learn its limit from the text, and wait from ``first_s`` to ``most_s``, doubling."""
-        found = _LIMIT.search(text)
-        if found is not None:
-            self.limit = float(found[1].replace(",", ""))
+        stated = said_in(text).limit if _OF_QUEUE in text else None
+        if stated is not None:
+            self.limit = stated
         self.full_until_s = now_s + min(most_s, first_s * 2 ** min(self.refusals, 20))
         self.refusals += 1
 
