@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 import random
 import signal
 import time
@@ -443,6 +444,19 @@ def test_creations_are_refused_while_the_queue_is_full(run, hasten, style, count
 def test_a_queue_that_is_full_by_mistake_is_tried_again(run):
     one = run(count=20, enqueued_tokens=1_000_000, full_by_mistake=0.5)
     one.completes()
+
+
+def test_a_batch_above_a_limit_that_no_refusal_states_is_halved_and_said(run):
+    one = run(count=8, style="gemini", enqueued_tokens=40)
+    one.completes(most=8)
+    assert next(said for said in one.said.lines if "takes no batch of about" in said).endswith(": trying again")
+
+
+def test_a_queue_that_takes_no_batch_is_not_waited_for_without_end(run, monkeypatch, capsys):
+    one = run(count=8, style="gemini", enqueued_tokens=1)
+    monkeypatch.setattr(offline, "FULL_ALL_S", 0.5)
+    assert one.start(most=8)[0] == 1
+    assert "the provider has taken no batch for" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -895,7 +909,9 @@ def test_a_queue_learns_its_limit_and_waits_longer_each_time():
     queue = ProviderQueue()
     assert queue.fits(1e9, 0.0)
     queue.held["a"] = 10
-    queue.refused("Enqueued token limit reached for m in organization o. Limit: 2,000 enqueued tokens.", 0.0, 60, 600)
+    queue.refused(
+        10, "Enqueued token limit reached for m in organization o. Limit: 2,000 enqueued tokens.", 0.0, 60, 600
+    )
     assert (queue.limit, queue.most, queue.most_of_one) == (2_000, 1_000, 250)
     queue.learn(10, 10)
     assert (queue.limit, queue.most, queue.most_of_one) == (2_000, 1_800, 450)
@@ -903,13 +919,13 @@ def test_a_queue_learns_its_limit_and_waits_longer_each_time():
     assert queue.fits(1_790, 60)
     assert not queue.fits(1_791, 60)
     for _ in range(9):
-        queue.refused("full", 0.0, 60, 600)
+        queue.refused(10, "full", 0.0, 60, 600)
     assert queue.full_until_s == 600
     assert queue.limit == 2_000
     queue.held.clear()
     assert queue.fits(5_000, 600)  # a request that is larger than the queue is the provider's to refuse
     queue.accepted()
-    queue.refused("full", 0.0, 60, 600)
+    queue.refused(10, "full", 0.0, 60, 600)
     assert queue.full_until_s == 60
     queue.learn(100, 150)
     assert queue.most == pytest.approx(1_200)
@@ -917,6 +933,19 @@ def test_a_queue_learns_its_limit_and_waits_longer_each_time():
     assert queue.ratio == 5
     queue.learn(0, 10)
     assert queue.ratio == 5
+
+
+def test_a_queue_that_is_full_without_this_runs_batches_gets_smaller_ones():
+    queue = ProviderQueue()
+    for n, (amount, largest) in enumerate([(800, math.inf), (800, 400), (400, 200)]):
+        queue.refused(amount, "full", 10.0 * n, 60, 600)
+        assert queue.most_of_one == largest
+    assert queue.full_since_s == 0
+    queue.held["a"] = 200
+    queue.refused(200, "full", 99.0, 60, 600)
+    assert queue.most_of_one == 200
+    queue.accepted()
+    assert queue.most_of_one == 400
 
 
 @pytest.mark.parametrize(
@@ -932,7 +961,7 @@ def test_a_queue_learns_its_limit_and_waits_longer_each_time():
 )
 def test_a_queues_limit_is_read_in_azures_words_and_no_other_limit_is(text, limit):
     queue = ProviderQueue()
-    queue.refused(text, 0.0, 60, 600)
+    queue.refused(10, text, 0.0, 60, 600)
     assert queue.limit == limit
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -129,38 +130,49 @@ class ProviderQueue:
         limit: The provider's limit; ``None`` while it is not known.
         held: What each batch holds by the estimate, by the chunk's name.
         ratio: The provider's count over the estimate, of the last batch with answers; ``None`` before there is one.
+        largest: The most that one batch may hold because larger ones were refused, by the estimate.
         full_until_s: Before this time nothing is sent.
+        full_since_s: The first of the refusals in a row.
         refusals: The times in a row that the queue was full.
     """
 
     limit: float | None = None
     held: dict[str, float] = field(default_factory=dict)
     ratio: float | None = None
+    largest: float = math.inf
     full_until_s: float = 0.0
+    full_since_s: float = 0.0
     refusals: int = 0
 
     @property
     def most(self) -> float:
         """What may be held at once, by the estimate."""
         if self.limit is None:
-            return float("inf")
+            return math.inf
         return FILL_FIRST * self.limit if self.ratio is None else FILL * self.limit / self.ratio
 
     @property
     def most_of_one(self) -> float:
         """What one batch may hold."""
-        return self.most / PART
+        return min(self.most / PART, self.largest)
 
     def fits(self, amount: float, now_s: float) -> bool:
         """Whether a batch may be created now; one that is larger than the queue may be, alone."""
         held = sum(self.held.values())
         return now_s >= self.full_until_s and (not held or held + amount <= self.most)
 
-    def refused(self, text: str, now_s: float, first_s: float, most_s: float) -> None:
-        """The provider's queue was full: learn its limit from the text, and wait from ``first_s`` to ``most_s``, doubling."""
+    def refused(self, amount: float, text: str, now_s: float, first_s: float, most_s: float) -> None:
+        """The provider's queue was full for a batch of ``amount``: learn its limit from the text, and wait from ``first_s`` to ``most_s``, doubling.
+
+        Gemini states no limit. So the next batch is half as large, if the queue was full twice in a row with no other batch of this run in it.
+        """
         stated = said_in(text).limit if _OF_QUEUE in text else None
         if stated is not None:
             self.limit = stated
+        if not self.refusals:
+            self.full_since_s = now_s
+        elif not self.held:
+            self.largest = amount / 2
         self.full_until_s = now_s + min(most_s, first_s * 2 ** min(self.refusals, 20))
         self.refusals += 1
 
@@ -170,5 +182,6 @@ class ProviderQueue:
             self.ratio = min(RATIO_MAX, max(1 / RATIO_MAX, tokens / estimate))
 
     def accepted(self) -> None:
-        """A batch has passed the provider's check of the queue."""
+        """A batch has passed the provider's check of the queue: larger ones are tried again, because others may have filled it."""
         self.refusals = 0
+        self.largest *= 2

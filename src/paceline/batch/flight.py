@@ -142,7 +142,7 @@ class Flight:
         elif error.code == "upload_failed" or error.status in PASSING:
             await self._pause(error)
         elif error.status == 429 or error.code == FULL:
-            self._full(kind, str(error))
+            self._full(chunk, str(error))
         else:
             raise stopping(error, kind) from None
 
@@ -185,11 +185,14 @@ class Flight:
             raise StopError(FAILED, f"no batch can be created: {error}")
         await asyncio.sleep(jittered(self.timing.retry_s))
 
-    def _full(self, kind: BatchKind, text: str) -> None:
-        queue, before = self.batches.queue(kind), self.batches.queue(kind).limit
-        queue.refused(text, time.monotonic(), self.timing.full_first_s, self.timing.full_most_s)
+    def _full(self, chunk: Chunk, text: str) -> None:
+        queue, model = self.batches.queue(chunk.kind), chunk.kind.model[:100]
+        before, amount = queue.limit, chunk.tokens
+        queue.refused(amount, text, time.monotonic(), self.timing.full_first_s, self.timing.full_most_s)
         if queue.limit != before:
-            self._say(f"{kind.model[:100]}: the provider's queue takes {queue.limit:,.0f} tokens")
+            self._say(f"{model}: the provider's queue takes {queue.limit:,.0f} tokens")
+        elif queue.refusals == 1:
+            self._say(f"{model}: the provider takes no batch of about {amount:,.0f} tokens now ({text}): trying again")
 
     def follow(self, chunk: Chunk, refusal: RefusedError | None = None) -> None:
         """Begin to follow a batch, whose creation may have been refused."""
@@ -255,12 +258,12 @@ class Flight:
             self.batches.queue(chunk.kind).accepted()
             found = self._fail_lines(chunk, seen)
             self._return(chunk, seen, reading, tried=not found and not self.leaving.is_set())
-        else:
-            self._full(chunk.kind, full.message)
         await self.answers.save()
         self.seen.pop(chunk.name, None)
         left, why = self._tell(chunk, seen, reading)
         self.batches.end(chunk, seen.state)
+        if full is not None:
+            self._full(chunk, full.message)
         self.batches.note_written(self.answers.first)
         self.returned = self.returned or left
         passes = any(is_unpaid(None, problem.code, problem.message) for problem in seen.problems)

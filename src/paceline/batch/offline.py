@@ -328,15 +328,17 @@ class Offline:
 
     async def _room(self, chunk: Chunk) -> bool:
         """Wait until a batch can be created; ``False`` if it has become too large meanwhile and must be cut again."""
-        queue, started_s = self.batches.queue(chunk.kind), time.monotonic()
+        queue = self.batches.queue(chunk.kind)
         while (
             len(self._flight.tasks) >= IN_FLIGHT_MAX
             or self._flight.unclear
             or not queue.fits(chunk.tokens, time.monotonic())
         ):
-            if not queue.held and time.monotonic() - started_s > FULL_ALL_S:
+            if queue.refusals and not queue.held and time.monotonic() - queue.full_since_s > FULL_ALL_S:
                 raise StopError(
-                    FAILED, f"the queue of {chunk.kind.model[:100]} is full, with no batch of this run in it"
+                    FAILED,
+                    f"{chunk.kind.model[:100]}: the provider has taken no batch for {FULL_ALL_S / 3600:.0f} h, with no"
+                    " other batch of this run in its queue",
                 )
             full_s = max(0.0, queue.full_until_s - time.monotonic()) or None
             await self._wait(self._time.retry_s if self._flight.unclear else full_s)
