@@ -357,6 +357,17 @@ def test_a_creation_that_is_wrong_stops_the_run_after_a_look(start, api, capsys)
     one.completes()
 
 
+def test_a_creation_without_money_is_not_waited_for(start, monkeypatch, capsys):
+    error = OpenAI.error
+    words = "insufficient_quota", "You exceeded your current quota"
+    monkeypatch.setattr(OpenAI, "error", lambda self, *_: error(self, *words))
+    one = start(OpenAI, Unkind(refusals={0: (429, False)}))
+    assert one.run() == 1
+    assert "with a 429: insufficient_quota: You exceeded your current quota" in capsys.readouterr().err
+    assert one.server.creations == 1
+    one.completes()
+
+
 @APIS
 def test_batches_that_are_too_large_are_halved(start, api):
     one = start(api, Unkind(largest=1_500), count=32)

@@ -30,6 +30,8 @@ from paceline.batch.runner import FAILED, USAGE
 from paceline.batch.timing import LIFE_S, Outage, StopError, Timing, jittered, stopping
 from paceline.batch.writer import AnswerWriter, ResultsRead
 from paceline.core.hints import counted
+from paceline.core.results import RefusalKind
+from paceline.providers.refusals import meaning
 
 NOTHING_MADE: Final = frozenset([0, 401, 402, 403, 413, 429])
 """The refusals of a creation by what stands before it: of the certificate (0), the key, the money, the size, the rate."""
@@ -47,6 +49,12 @@ GONE: Final = "gone"
 def _stands(refusal: RefusedError) -> bool:
     """Whether a refusal of a creation says that nothing was made."""
     return refusal.status in NOTHING_MADE or refusal.code == FULL
+
+
+def _is_about_money(refusal: RefusedError) -> bool:
+    """Whether a refusal says that there is no money, which no wait changes."""
+    said = meaning(refusal.status, [refusal.code], str(refusal))
+    return said is not None and said.kind is RefusalKind.MONEY
 
 
 @dataclass(eq=False, repr=False)
@@ -141,7 +149,7 @@ class Flight:
             self._say(f"{kind.provider} takes no batch of {size:,} bytes: those that follow have half of it at most")
         elif error.code == "upload_failed" or error.status in PASSING:
             await self._pause(error)
-        elif error.status == 429 or error.code == FULL:
+        elif (error.status == 429 or error.code == FULL) and not _is_about_money(error):
             self._full(chunk, str(error))
         else:
             raise stopping(error, kind) from None
