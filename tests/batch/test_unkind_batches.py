@@ -368,6 +368,14 @@ def test_a_creation_without_money_is_not_waited_for(start, monkeypatch, capsys):
     one.completes()
 
 
+def test_a_batch_of_a_file_that_is_not_found_yet_is_asked_for_again(start, monkeypatch):
+    error, words = OpenAI.error, "Cannot find file {}, or project proj_1 does not have access to it."
+    monkeypatch.setattr(OpenAI, "error", lambda self, *_: error(self, None, words.format(list(self.files)[-1])))
+    one = start(OpenAI, Unkind(refusals={0: (400, False), 1: (404, False)}))
+    one.completes(batches=3)
+    assert len(one.server.files) == 3
+
+
 @APIS
 def test_batches_that_are_too_large_are_halved(start, api):
     one = start(api, Unkind(largest=1_500), count=32)

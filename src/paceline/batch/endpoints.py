@@ -43,6 +43,9 @@ from paceline.batch.requests import BadLineError, RunRequest, keyless
 
 FULL: Final = "token_limit_exceeded"
 
+_MISSED: Final = re.compile(r"(?:cannot|can't|could not|couldn't) find|not found|does(?: not|n't) exist", re.IGNORECASE)
+"""What a refusal says of a file that is not there."""
+
 _PLAIN_ID: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}", re.ASCII)
 
 
@@ -52,9 +55,14 @@ def _objects(found: Any) -> list[dict[str, Any]]:
 
 
 class OpenAIEndpoints(Endpoints):
-    """``/v1/files`` and ``/v1/batches``."""
+    """``/v1/files`` and ``/v1/batches``.
+
+    A batch of a file that was uploaded a moment ago may be refused, because the file is not found (openai.BadRequestError of
+    github.com/bespokelabsai/curator/issues/116, 2024-12).
+    """
 
     LINES_MAX = 50_000
+    READY_S = 600.0
     GOING: ClassVar[tuple[str, ...]] = ("validating", "in_progress", "finalizing", "cancelling")
     ENDED: ClassVar[tuple[str, ...]] = ("completed", "failed", "expired", "cancelled")
     UPLOADS, BATCHES = "files", "batches"
@@ -74,9 +82,17 @@ class OpenAIEndpoints(Endpoints):
         return self._at(chunk, self.BATCHES)
 
     async def create(self, chunk: Chunk, content: list[bytes]) -> str:
-        body = self._order(chunk, await self._upload(chunk, content))
-        made = await self.web.call("POST", self._batches(chunk), json=body)
-        return id_in(made.get("job") or made)  # Together's is in another object
+        file, since_s = await self._upload(chunk, content), time.monotonic()
+        while True:
+            try:
+                made = await self.web.call("POST", self._batches(chunk), json=self._order(chunk, file))
+            except RefusedError as error:
+                is_missed = file in str(error) and _MISSED.search(str(error)) is not None
+                if not is_missed or time.monotonic() - since_s > self.READY_S:
+                    raise
+                await asyncio.sleep(self.pause_s)
+            else:
+                return id_in(made.get("job") or made)  # Together's is in another object
 
     def _order(self, chunk: Chunk, file: str) -> dict[str, Any]:
         """What asks for the batch of an uploaded file."""
@@ -164,7 +180,6 @@ class AzureEndpoints(OpenAIEndpoints):
 
     SELDOM = True
     APART = True
-    READY_S = 600.0
 
     async def _ready(self, chunk: Chunk, file: dict[str, Any]) -> None:
         since_s = time.monotonic()
