@@ -318,6 +318,12 @@ def test_results_that_are_gone_of_a_batch_without_a_count_are_not_taken_for_undo
     assert max(one.server.paid.values()) == 1
 
 
+def test_results_that_end_within_a_line_are_read_again_without_a_count(start, monkeypatch):
+    show = OpenAI.show
+    monkeypatch.setattr(OpenAI, "show", lambda self, batch: show(self, batch) | {"request_counts": None})
+    start(OpenAI, Unkind(cuts=1, state="expired"), count=3).completes(batches=1)
+
+
 def failing_lists(monkeypatch, api, count):
     """Let so many lists of batches fail first; return the errors that are left."""
     ends, errors = ENDS[api], [BrokenError("no list")] * count

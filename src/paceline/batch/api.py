@@ -564,7 +564,7 @@ class Endpoints(ABC):
         return self._read(file, own_ids)
 
     def _read(self, file: IO[bytes], own_ids: Mapping[str, str]) -> Iterator[Result]:
-        lines = results = 0
+        lines, results, is_cut = 0, 0, False
         while raw := file.readline(RESULT_MAX):
             if not raw.strip():
                 continue
@@ -575,7 +575,9 @@ class Endpoints(ABC):
                 results += 1
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 found = re.search(_ID % self.ID.encode(), raw)
-                if found is not None and raw.endswith(b"\n"):  # a line without its end was cut on the way
+                if not raw.endswith(b"\n"):
+                    is_cut = True
+                elif found is not None:
                     text = "the provider's line for this request cannot be read; --repair sends it again"
                     with suppress(ValueError):
                         name = self._own_id(json.loads(found[1]), own_ids)
@@ -583,6 +585,8 @@ class Endpoints(ABC):
                         results += 1
         if lines and not results:  # an error page with status 200: the results are paid, and somewhere else
             raise NoResultsError("no line of the results can be read")
+        if is_cut:
+            raise NoResultsError("the results end within a line")
 
     def _own_id(self, name: Any, own_ids: Mapping[str, str]) -> str:
         """The input's id for one in the results, which can be of any form there.
