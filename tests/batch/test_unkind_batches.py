@@ -374,6 +374,26 @@ def test_a_creation_without_money_is_not_waited_for(start, monkeypatch, capsys):
     one.completes()
 
 
+def test_a_batch_that_fails_without_money_ends_the_run_after_others_have_worked(start, monkeypatch, capsys):
+    look, show = OpenAI.look, OpenAI.show
+    problem = {"code": "billing_hard_limit_reached", "message": "Billing hard limit has been reached", "line": None}
+    failed = {"status": "failed", "errors": {"object": "list", "data": [problem]}, "request_counts": None}
+
+    def looks(self, batch):
+        if batch is self.batches[0]:
+            return look(self, batch)
+        batch.looks += bool(self.batches[0].read)  # it fails some looks after the results of the first were sent
+        return batch
+
+    monkeypatch.setattr(OpenAI, "look", looks)
+    monkeypatch.setattr(OpenAI, "show", lambda self, batch: show(self, batch) | (failed if batch.looks > 8 else {}))
+    one = start(OpenAI, count=8)
+    assert one.run() == 1
+    assert "has failed; billing_hard_limit_reached: Billing hard limit has been reached" in capsys.readouterr().err
+    assert len(one.server.batches) == 2
+    assert len(read_answers(one.output)) == 4
+
+
 def test_a_batch_of_a_file_that_is_not_found_yet_is_asked_for_again(start, monkeypatch):
     error, words = OpenAI.error, "Cannot find file {}, or project proj_1 does not have access to it."
     monkeypatch.setattr(OpenAI, "error", lambda self, *_: error(self, None, words.format(list(self.files)[-1])))

@@ -51,9 +51,9 @@ def _stands(refusal: RefusedError) -> bool:
     return refusal.status in NOTHING_MADE or refusal.code == FULL
 
 
-def _is_about_money(refusal: RefusedError) -> bool:
-    """Whether a refusal says that there is no money, which no wait changes."""
-    said = meaning(refusal.status, [refusal.code], str(refusal))
+def _is_about_money(status: int | None, code: str, words: str) -> bool:
+    """Whether an error of a creation or of a batch says that there is no money, which no wait changes."""
+    said = meaning(status, [code], words)
     return said is not None and said.kind is RefusalKind.MONEY
 
 
@@ -149,7 +149,7 @@ class Flight:
             self._say(f"{kind.provider} takes no batch of {size:,} bytes: those that follow have half of it at most")
         elif error.code == "upload_failed" or error.status in PASSING:
             await self._pause(error)
-        elif (error.status == 429 or error.code == FULL) and not _is_about_money(error):
+        elif (error.status == 429 or error.code == FULL) and not _is_about_money(error.status, error.code, str(error)):
             self._full(chunk, str(error))
         else:
             raise stopping(error, kind) from None
@@ -277,6 +277,8 @@ class Flight:
         passes = any(is_unpaid(None, problem.code, problem.message) for problem in seen.problems)
         if seen.state != "failed":
             self._worked.add(chunk.kind)
+        elif any(_is_about_money(None, problem.code, problem.message) for problem in seen.problems):
+            raise StopError(FAILED, f"a batch of {chunk.kind.model[:100]} has failed{why}")
         elif full is None and not found and not passes and chunk.kind not in self._worked:
             raise StopError(USAGE, f"the first batch of {chunk.kind.model[:100]} has failed{why}")
 
