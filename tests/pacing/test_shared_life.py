@@ -17,7 +17,7 @@ from paceline.pacing.clock import SYSTEM_CLOCK
 from paceline.shared.messages import Message
 from paceline.stores import StoreError
 from paceline.stores.sqlite import SQLiteStore
-from waits import BOUND_S, gone, run_all, until
+from waits import BOUND_S, gone, join, run_all, until
 
 FAST = "6000 requests/min burst 6000, 600k tokens/min burst 600k"  # a hundred requests a second
 
@@ -48,6 +48,30 @@ class TestTheLastWord:
         await world.moved(5)
         assert (await asyncio.wait_for(task, BOUND_S)).waited_s == pytest.approx(1.5, abs=0.05)
         task.result().cancel()
+
+    async def test_whoever_asks_meanwhile_starts_no_second_exchange_and_goes_on_after_it(self, world, caplog):
+        limiter = world.joined()
+        world.take(limiter, tokens=100).settle(tokens=40)
+        known, others, exchange = len(world.store.messages), [], world.store.exchange
+
+        def watched(pool, message):
+            if threading.current_thread() is closing:
+                others.append(store_threads())
+            return exchange(pool, message)
+
+        world.store.exchange = watched
+        world.store.hold()
+        closing = threading.Thread(target=limiter.close)
+        closing.start()
+        until(lambda: len(world.store.messages) > known)
+        task = asyncio.create_task(limiter.acquire("jobs", tokens=100)._wait_async())
+        await asyncio.sleep(0)
+        world.store.let_go()  # its reply shows that the task's request is due
+        join(closing)
+        assert others == [[], []]
+        await world.moved(1)
+        (await asyncio.wait_for(task, BOUND_S)).settle(tokens=40)
+        assert (world.status(limiter)["store"]["state"], caplog.messages) == ("joined", [])
 
     def test_what_must_be_told_again_is_told_before_it(self, world):
         limiter = world.limiter()

@@ -72,7 +72,7 @@ class StoreWorker:
         self._lock = threading.RLock()
         self.contact = Contact(self.store, self._clock)
         self._aside_s = 0.0  # when it is due; 0.0: after the next exchange
-        self._closed = False
+        self._closed = self._closing = False
 
     def capacity(self, ledger: Ledger, queue: Queue, now_ns: int, *, learns: Learns) -> SharedCapacity:
         """A capacity of the quotas in ``ledger`` for the requests in ``queue``."""
@@ -97,6 +97,8 @@ class StoreWorker:
     def poke(self, scheduler: Scheduler) -> bool:
         """Plan an exchange for ``scheduler``; a closed worker opens again for waiting requests, else it returns false."""
         with self._lock:
+            if self._closing:
+                return True  # close() makes the exchanges meanwhile: two of one pool at once would lose a reply
             if not self.running or is_patched(self._queue):
                 if self._closed and not scheduler.pool.queue.length:
                     return False
@@ -189,22 +191,38 @@ class StoreWorker:
         thread = self._thread
         return not self._closed and thread is not None and (thread.ident is None or thread.is_alive())
 
-    def close(self) -> None:
-        """End the thread, send the news that is left, and close the store."""
+    def close(self, *, for_good: bool = False) -> None:
+        """End the thread, send the news that is left, and close the store.
+
+        It opens again for the requests that still wait, unless it is closed ``for_good``, as the program ends.
+        """
         with self._lock:
-            self._closed, thread = True, self._thread
+            if self._closing:  # in another thread, or this is a finalizer in the same one
+                return
+            self._closed = self._closing = True
+            thread = self._thread
             self._queue.put(None)
-        # A finalizer may call this in the thread itself, which can't wait for its own end.
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(FLUSH_S)
-        if thread is None or not thread.is_alive():
-            # Twice: first the news that has no reply yet, then what has come since.
-            for scheduler in 2 * list(self.schedulers):
-                if self.contact.down is None:
-                    self.exchange_for(scheduler, last=True)
-            if self._aside_s:
-                self._keep_aside()
+        try:
+            # A finalizer may call this in the thread itself, which can't wait for its own end.
+            if thread is not None and thread is not threading.current_thread():
+                thread.join(FLUSH_S)
+            if thread is None or not thread.is_alive():
+                self._flush()
+        finally:
+            self._closing = False
         self.store.close()
+        for scheduler in [] if for_good else list(self.schedulers):
+            if scheduler.pool.queue.length:
+                self.poke(scheduler)
+
+    def _flush(self) -> None:
+        """Send the news that is left, in this thread."""
+        # Twice: first the news that has no reply yet, then what has come since.
+        for scheduler in 2 * list(self.schedulers):
+            if self.contact.down is None:
+                self.exchange_for(scheduler, last=True)
+        if self._aside_s:
+            self._keep_aside()
 
     def after_fork(self) -> None:
         """Start anew in a forked child: the thread and the connections belong to the parent."""
@@ -245,4 +263,4 @@ tell_of_forks(_workers)
 @atexit.register
 def _at_exit() -> None:
     for worker in list(_workers):
-        worker.close()
+        worker.close(for_good=True)
