@@ -266,6 +266,48 @@ def test_instrument_takes_a_limiter(wrong):
         paceline.instrument(wrong)
 
 
+HELD_LOCKS = """
+import faulthandler, gc, os, sys, threading, warnings, paceline
+warnings.simplefilter("ignore", DeprecationWarning)
+def use(pool):
+    with limiter.acquire(pool, tokens=3) as permit:
+        permit.settle({"input_tokens": 2, "output_tokens": 1}, headers={"x-ratelimit-remaining-requests": "9"})
+    limiter.status()
+def locks():
+    kind, of_limiter, modules = type(threading.RLock()), gc.get_objects(), [*sys.modules.values()]
+    ours = [one for one in of_limiter if type(one).__module__.startswith("paceline") and hasattr(one, "__dict__")]
+    ours += [one for one in modules if one.__name__.startswith("paceline")]
+    return [lock for one in ours for lock in vars(one).values() if isinstance(lock, kind)]
+def hold():
+    held.extend(lock for lock in locks() if lock.acquire(timeout=1))
+    is_held.set()
+    threading.Event().wait()
+limiter = paceline.Limiter({"openai/*": ["10 requests/s", "1M tokens/min"]}, STORE)
+use("openai/a")
+held, is_held = [], threading.Event()
+threading.Thread(target=hold, daemon=True).start()
+is_held.wait()
+if not (pid := os.fork()):
+    faulthandler.dump_traceback_later(30, exit=True)
+    use("openai/b")
+    use("openai/a")
+    limiter.close()
+    os._exit(0)
+print(len(held), os.waitpid(pid, 0)[1])
+os._exit(0)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.parametrize("store", ["store=None", "store='sqlite:' + sys.argv[1]"])
+def test_a_forked_child_waits_for_no_lock_of_another_thread(store, tmp_path):
+    command = [sys.executable, "-c", HELD_LOCKS.replace("STORE", store), str(tmp_path / "quotas.db")]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
+    held, ended = map(int, done.stdout.split())
+    assert held > 5
+    assert ended == 0, done.stderr
+
+
 FORKS = """
 import os, warnings, paceline
 from paceline.stores.memory import MemoryStore

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hmac
 import os
-import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from paceline.core.pool import Pool
 from paceline.core.queue import LaneName
 from paceline.core.quota import NS
 from paceline.core.results import QuotaError
+from paceline.pacing.forks import reentrant_lock
 from paceline.pacing.plan_use import UNNAMED, Client
 from paceline.pacing.pools import Pools
 from paceline.providers.base import Provider
@@ -119,7 +119,7 @@ class Accounts:
         self.names_all = False
         self.forgotten: Callable[[str], None] = lambda _: None
         self._key = b""
-        self._lock = threading.RLock()
+        self._lock = reentrant_lock()
         self._by_credential: dict[bytes, Account] = {}
         self._first: dict[str, Account] = {}  # by provider: the account without a name of its own
         self._by_name: dict[str, Account] = {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -15,6 +14,7 @@ from paceline.core.budget import ALONE, LEAST_USD, BudgetWaiter
 from paceline.core.queue import DEFAULT_LANE, LaneSpec, Waiter, line_of
 from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, NS, OUTPUT_TOKENS, REQUESTS, TOKENS, USD, Quota
 from paceline.core.results import AcquireTimeoutError, BudgetError, QuotaError
+from paceline.pacing.forks import reentrant_lock
 from paceline.pacing.permit import Acquisition, Permit, adjust, take_place
 from paceline.pacing.scheduler import Scheduler
 from paceline.pacing.settings import Unpriced
@@ -141,7 +141,7 @@ class Allowances:
         self._make, self._prices, self._unpriced = make, cache(partial(_prices, prices)), unpriced
         self.tally: Tally | None = None
         self._by_lane: dict[str, Allowance] = {}
-        self._lock = threading.RLock()
+        self._lock = reentrant_lock()
 
     def __bool__(self) -> bool:
         """Whether requests are charged to anything."""

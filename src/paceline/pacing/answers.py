@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Annotated, Final, TypedDict
 
 from paceline.pacing.faults import Fault, fault_of, is_timeout
+from paceline.pacing.forks import reentrant_lock
 
 ROWS_MAX: Final = 1_000
 """The kinds of answers that are told apart; of a further one the server and the pool are ``other``: the names of models
@@ -71,7 +71,7 @@ class Answers:
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str, str, int, str], tuple[int, float]] = {}  # how often, and when last
-        self._lock = threading.RLock()  # reentrant: a signal handler may send a request while this thread counts
+        self._lock = reentrant_lock()  # reentrant: a signal handler may send a request while this thread counts
 
     def count(self, upstream: str, pool: str, status: int, cause: str, now_s: float) -> None:
         """Count an answer, or that there was none.

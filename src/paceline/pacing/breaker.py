@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import random
 import sys
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
@@ -15,6 +14,7 @@ from paceline.core.progress import Row
 from paceline.core.quota import NS
 from paceline.core.results import Refusal, RefusalKind, public
 from paceline.pacing.clock import Clock
+from paceline.pacing.forks import reentrant_lock
 from paceline.pacing.scheduler import ByHand, Scheduler
 
 log = logging.getLogger("paceline")
@@ -127,7 +127,7 @@ class Health:
         self.luck: Callable[[], float] = random.random
         self._breakers: dict[str, Breaker] = {}
         self._paused: dict[Scheduler, int] = {}  # until when
-        self._lock = threading.RLock()  # reentrant: a finalizer may close a permit, whose answer counts here
+        self._lock = reentrant_lock()  # reentrant: a finalizer may close a permit, whose answer counts here
 
     def succeeded(self, host: str, scheduler: Scheduler) -> None:
         """Count an answer of ``host``; if its breaker was open, the pause ends."""

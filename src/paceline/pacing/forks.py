@@ -1,9 +1,13 @@
-"""Whether several forked processes use one limiter that has no store: then each of them spends the whole quotas."""
+"""What a fork changes: which processes use one limiter without a store, and the locks that a thread of the parent held.
+
+Without a store each of the processes spends the whole quotas.
+"""
 
 from __future__ import annotations
 
 import mmap
 import os
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Final
@@ -87,6 +91,25 @@ def lives(pid: int) -> bool:
         return isinstance(error, PermissionError)
     return True
 
+
+def reentrant_lock() -> threading.RLock:
+    """A lock that is free in every forked child: the thread of the parent that held it does not exist there.
+
+    The data behind the lock may be half changed then. Use it for tables and counts, where each step leaves them valid.
+    """
+    lock = threading.RLock()
+    _locks.add(lock)
+    return lock
+
+
+def _free_locks() -> None:
+    for lock in list(_locks):
+        lock._at_fork_reinit()  # type: ignore[attr-defined]  # noqa: SLF001  (as ``logging`` does with its own)
+
+
+_locks: weakref.WeakSet[threading.RLock] = weakref.WeakSet()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_free_locks)
 
 _kin: weakref.WeakSet[Kin] = weakref.WeakSet()
 tell_of_forks(_kin, before="before_fork", after_in_parent="go_on")

@@ -7,7 +7,6 @@ is not tied to it: where it waits much longer than expected, because the member 
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Generator, Mapping
 from hashlib import blake2b
 from types import TracebackType
@@ -25,6 +24,7 @@ from paceline.core.results import (
     public,
 )
 from paceline.pacing.clock import SYSTEM_CLOCK, Clock
+from paceline.pacing.forks import reentrant_lock
 from paceline.pacing.pacer import BaseLimiter
 from paceline.pacing.permit import Acquisition, Permit, end_at, waiter_of
 from paceline.pacing.sync import awaited, run_sync
@@ -80,7 +80,7 @@ class Choice:
         self._weights = {name: float(weights.get(name, 1.0)) for name in names}
         self._turns = dict.fromkeys(names, 0.0)  # smooth weighted round robin
         self._aside: dict[tuple[str, str], int] = {}  # until when a member is left out for some model
-        self._lock = threading.RLock()  # a handler of a signal may begin a request while this thread begins one
+        self._lock = reentrant_lock()  # a handler of a signal may begin a request while this thread begins one
 
     def put_aside(self, name: str, model: str) -> bool:
         """Leave a member out for a model for ``ASIDE_S``, while there are others.

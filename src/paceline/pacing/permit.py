@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Collection, Coroutine, Generator, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar, Token
@@ -40,6 +39,7 @@ from paceline.core.results import (
 )
 from paceline.pacing.events import Event
 from paceline.pacing.faults import Fault, fault_of, is_timeout
+from paceline.pacing.forks import reentrant_lock
 from paceline.pacing.lines import LEVELS, log
 from paceline.pacing.retry import Again, GiveUp, RetryPolicy
 from paceline.pacing.scheduler import Scheduler
@@ -111,7 +111,7 @@ class Estimated(float):
 
 
 # One for all permits: it is held for two assignments, and a lock of its own would cost every permit.
-_closing = threading.RLock()  # reentrant: a finalizer may close another permit while this thread closes one
+_closing = reentrant_lock()  # reentrant: a finalizer may close another permit while this thread closes one
 
 _PLAIN = (int, float)  # other numbers are converted to float
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
 from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from math import inf
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypedDict
 from paceline.core.allowance import Shut
 from paceline.core.plan import Held, Weighed
 from paceline.core.quota import NS
+from paceline.pacing.forks import reentrant_lock
 from paceline.pacing.plan_use import UNNAMED, Client, SessionStatus, WindowUse, amount_of
 from paceline.providers.base import Usage
 
@@ -63,7 +63,7 @@ class Plans:
     def __init__(self) -> None:
         self._windows: dict[str, dict[str, WindowUse]] = {}
         self._told: set[str] = set()
-        self._lock = threading.RLock()  # a finalizer may end a request within a charge
+        self._lock = reentrant_lock()  # a finalizer may end a request within a charge
 
     def read(
         self, account: str, readings: Iterable[PlanReading], *, served: bool = False, sent_s: float = inf

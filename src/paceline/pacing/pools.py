@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from itertools import islice
@@ -17,6 +16,7 @@ from paceline.core.results import GIVEN, QuotaError, Refusal
 from paceline.pacing.breaker import Health
 from paceline.pacing.chain import ChainedScheduler
 from paceline.pacing.events import Event
+from paceline.pacing.forks import reentrant_lock
 from paceline.pacing.limits import Limits, Resolved
 from paceline.pacing.maker import PoolMaker
 from paceline.pacing.plan_use import UNNAMED, Client
@@ -68,7 +68,7 @@ class Pools:
         self.stored_as: dict[str, str] = {}
         self.plans = Plans()
         # Reentrant: to make a pool may open its account. Names are looked up without it, as one step of a dict.
-        self._lock = threading.RLock()
+        self._lock = reentrant_lock()
         self._made: dict[str, Scheduler] = {}  # by pool
         self._of_account: dict[str, tuple[Scheduler, ...]] = {}  # the same by account
         self._names: dict[str, set[str]] = {}  # in calls, by pool
