@@ -54,15 +54,26 @@ def read_with_pause(answer, until, go):
     return first, b"".join(lines)
 
 
-def test_pings_pass_on_while_the_beginning_is_held_and_the_answer_follows(serve, odd):
+def test_pings_pass_on_before_the_answer_begins_and_it_follows(serve, odd):
     go = threading.Event()
-    parts = [*named(PING), b": a comment\n\n", *named(START), go, *named(OPEN, WORD, STOP)]
+    parts = [*named(PING), b": a comment\n\n", go, *named(START, OPEN, WORD, STOP)]
     server = odd(lambda *_: (200, SSE | {"x-request-id": "r"}, parts))
     running = serve(server.base_url, provider="anthropic")
     with streamed(running) as answer:
         assert (answer.status_code, answer.headers["x-request-id"]) == (200, "r")
         first, rest = read_with_pause(answer, b": a comment\n\n", go)
     assert b"message_start" not in first
+    assert first + rest == b"".join(part for part in parts if isinstance(part, bytes))
+
+
+def test_a_ping_inside_of_the_beginning_stays_there_and_the_head_has_what_is_known(serve, odd, monkeypatch):
+    monkeypatch.setattr(verdict, "HELD_S", 0.05)
+    go = threading.Event()
+    parts = [*named(START, OPEN, PING), go, *named(WORD, STOP)]
+    running = serve(odd(lambda *_: (200, SSE, parts)).base_url, provider="anthropic")
+    with streamed(running) as answer:
+        assert answer.headers["x-paceline-attempts"] == "1"
+        first, rest = read_with_pause(answer, b"ping", go)
     assert first + rest == b"".join(part for part in parts if isinstance(part, bytes))
 
 
@@ -94,14 +105,16 @@ def test_the_length_of_a_refused_attempt_does_not_bound_the_answer(serve, odd):
 
 
 def test_the_last_refusal_below_a_head_is_an_event(serve, odd):
-    server = odd(lambda *_: (200, SSE | SOON, named(PING, START, OVERLOADED)))
+    go = threading.Event()
+    server = odd(lambda *_: (200, SSE | SOON, [*named(PING), go, *named(START, OVERLOADED)]))
     running = serve(server.base_url, provider="anthropic", headroom_s=0, **FAST, max_attempts=2)
     with (
         anthropic.Anthropic(api_key="k", base_url=running.url, max_retries=0) as client,
-        pytest.raises(anthropic.APIStatusError, match="refused"),
         client.messages.stream(**ASKED) as stream,
     ):
-        list(stream.text_stream)
+        go.set()
+        with pytest.raises(anthropic.APIStatusError, match="refused"):
+            list(stream.text_stream)
     assert len(server.asked) == 2
 
 

@@ -196,7 +196,10 @@ class Beginning:
             self._split(self._splitter, b"\n\n")  # the last event may lack its blank line
 
     def take_idle(self) -> bytes:
-        """Remove the comments and pings of a stream that have come, and return them: the client may get them now."""
+        """Remove the comments and pings before an answer, and return them: the client may get them now.
+
+        A ping inside of an answer, as Anthropic's streams have one before their first text, comes with the rest of what is held.
+        """
         idle, others = (b"", b"") if self._splitter is None else self._splitter.take_idle()
         if idle:
             self.body = bytearray(others)

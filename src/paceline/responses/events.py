@@ -83,7 +83,7 @@ class Splitter:
         raise NotImplementedError
 
     def take_idle(self) -> tuple[bytes, bytes]:
-        """The bytes of the idle events so far, which are removed, and all others that were fed."""
+        """The bytes of the idle events so far, which are removed, and of what follows; none if the answer has begun."""
         return b"", b""
 
 
@@ -106,20 +106,21 @@ class ServerSent(Splitter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._idle, self._held = b"", b""
+        self._idle, self._begun = b"", False
 
     def feed(self, piece: bytes) -> Iterator[StreamEvent]:
         for raw in whole_events(self._rest, piece):
             events = _server_sent(raw)
-            if events == [_IDLE]:
+            self._begun = self._begun or events != [_IDLE]
+            if not self._begun:
                 self._idle += raw
-            else:
-                self._held += raw
             yield from events
 
     def take_idle(self) -> tuple[bytes, bytes]:
+        if self._begun:
+            return b"", b""
         idle, self._idle = self._idle, b""
-        return idle, (self._held + bytes(self._rest)).removeprefix(BOM)  # a mark is at the start of a stream alone
+        return idle, bytes(self._rest)
 
 
 def _server_sent(raw: bytes) -> list[StreamEvent]:
