@@ -35,6 +35,15 @@ def test_each_request_has_a_line(serve, emulator, client, tmp_path):
     assert not any(private in text for private in (secret, "pk-wrong", "secret", "sk-of-openai"))
 
 
+def test_the_line_of_a_request_without_an_answer_has_its_pool(serve, client, tmp_path):
+    file = tmp_path / "access.log"
+    running = serve("http://127.0.0.1:1", access_log=file)
+    assert client.post(f"{running.url}{CHAT}", json=chat(model="gpt-5")).status_code == 502
+    until(lambda: file.exists() and file.read_text().endswith("\n"))
+    line = json.loads(file.read_text())
+    assert (line["status"], line["server"], line["pool"], line["attempts"]) == (502, "openai", "openai/gpt-5", 1)
+
+
 def test_no_process_writes_over_the_line_of_another(tmp_path, monkeypatch):
     """The C library of Windows has no append: it looks for the end of the file, and writes there."""
     write = os.write

@@ -218,6 +218,7 @@ class Dispatch:
             raise
         finally:
             _note(request, reply, held.server)
+            request.entry.record = held.exchange.record  # also of what was not answered
             if held not in self.held.places:
                 if reply is not None:
                     reply.close()
