@@ -156,6 +156,7 @@ def test_a_key_sees_and_uses_its_names_alone(routed, servers, client, ask, keys)
         (402, "ab", "stopped"),
         (400, "a", ""),
         (413, "ab", "status 413"),
+        (429, "ab", "gave_up"),
         (503, "ab", "gave_up"),
         (422, "a", ""),
     ],
