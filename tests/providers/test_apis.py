@@ -396,15 +396,17 @@ OF_GOOGLE = {"prompt_token_count": 10, "candidates_token_count": 3, "thoughts_to
     ],
 )
 def test_what_an_sdk_returns(model, answer, tokens):
-    assert usage_cost(model, answer)[TOKENS] == tokens
+    cost, _ = usage_cost(model, answer)
+    assert cost[TOKENS] == tokens
 
 
 def test_the_usage_of_real_sdks_is_divided():
     google = SimpleNamespace(usage_metadata=SimpleNamespace(model_dump=lambda: OF_GOOGLE))
-    found = usage_cost("gemini/gemini-3.6-flash", google)
+    found, _ = usage_cost("gemini/gemini-3.6-flash", google)
     assert (found[INPUT_TOKENS], found[OUTPUT_TOKENS]) == (10, 8)
     message = OfClaude(input_tokens=10, cache_read_input_tokens=90, output_tokens=3)
-    assert usage_cost("anthropic/claude-opus-5", message)[INPUT_TOKENS] == 10
+    cost, _ = usage_cost("anthropic/claude-opus-5", message)
+    assert cost[INPUT_TOKENS] == 10
     with pytest.raises(SettingsError, match="no usage in str"):
         usage_cost("openai/gpt-5", "hello")
 
@@ -484,7 +486,8 @@ def test_two_deployments_of_azure_are_two_pools():
     )
     assert (prod.name, other.name) == (f"azure/{host}/prod", f"azure/{host}/gpt-4o-2024-08-06")
     assert prod.ledger.entries[0].meter.quota.amount == 1_000_000
-    assert usage_cost(prod.name, USED)[TOKENS] == 13
+    cost, _ = usage_cost(prod.name, USED)
+    assert cost[TOKENS] == 13
 
 
 @pytest.mark.parametrize(("name", "what"), [("azure", "a day"), ("gemini", "a day, and nobody")])

@@ -253,17 +253,16 @@ class Permit:
     def _read(self, usage: object, headers: object, units: Cost) -> Cost:
         """The true cost by ``usage`` and ``units``; the pool learns from the headers."""
         # Imported here, as everywhere in this file: a pool of the user's own reads no answers.
-        from paceline.providers.answers import headers_in, plausible, reported, usage_cost
+        from paceline.providers.answers import headers_in, usage_cost
 
         actual, seen = units, None
         if usage is not None:
-            charged = usage_cost(self.pool, usage, self.reservation.cost)
+            charged, seen = usage_cost(self.pool, usage, self.reservation.cost)
             actual = charged | units
-            # Each only while the permit is open: a second call must not teach the same answer twice.
-            if self._waiter.turn is not None and self.reservation.open:
-                self._waiter.turn.answered(usage, self.reservation.granted_ns)
-            if self.reservation.open and (seen := reported(self.pool, usage)):
-                seen = plausible(self.pool, seen, self.reservation.cost)
+            # Only while the permit is open: a second call must not teach the same answer twice.
+            if seen is not None and self.reservation.open:
+                if self._waiter.turn is not None:
+                    self._waiter.turn.answered(seen, self.reservation.granted_ns)
                 if not units:  # else the caller has said what was used
                     reports(self, charged, seen)
                 if self._waiter.learn is not None:

@@ -124,13 +124,9 @@ class Turn:
             self._prompt, cached, now_ns, self._cost.copy(), self._input_tokens, self._provider, self._call
         )
 
-    def answered(self, answer: object, sent_ns: int) -> None:
-        """Learn from an answer, as :meth:`Permit.settle` takes it."""
-        from paceline.providers.answers import plausible, reported
-
-        pool = self._scheduler.pool.name
-        if (usage := reported(pool, answer)) is not None:
-            answered(self._prompt, plausible(pool, usage, self._cost), sent_ns, self._provider, pool)
+    def answered(self, usage: Usage, sent_ns: int) -> None:
+        """Learn from what its answer reports."""
+        answered(self._prompt, usage, sent_ns, self._provider, self._scheduler.pool.name)
 
     def refused(self, refusal: Refusal) -> None:
         """Learn from a refusal."""

@@ -29,8 +29,8 @@ log = logging.getLogger("paceline.providers")
 BODY_MAX: Final = 64_000  # bytes of a body that are read
 
 
-def usage_cost(pool: str, answer: object, reserved: Cost | None = None) -> Cost:
-    """The cost per unit that the provider of ``pool`` has charged for an answer.
+def usage_cost(pool: str, answer: object, reserved: Cost | None = None) -> tuple[Cost, Usage | None]:
+    """The cost per unit that the provider of ``pool`` has charged for an answer, and the usage that it reports.
 
     Args:
         pool: The pool's name, e.g. ``openai/gpt-6-luna``; one without a provider counts as OpenAI-compatible.
@@ -39,7 +39,8 @@ def usage_cost(pool: str, answer: object, reserved: Cost | None = None) -> Cost:
         reserved: The reserved cost per unit; its ``output_tokens`` are the maximum that the request allowed.
 
     Returns:
-        The cost; empty for an answer that reports no usage, as answers with pictures and speech do.
+        The cost, which is empty for an answer that reports no usage, as answers with pictures and speech do; and the
+        usage, within the bounds of :func:`plausible`.
 
     Raises:
         QuotaError: ``answer`` is no answer and contains no usage in this provider's form, or is an error.
@@ -49,9 +50,9 @@ def usage_cost(pool: str, answer: object, reserved: Cost | None = None) -> Cost:
     if found is None:
         total = count(answer.get("tokens_used") if isinstance(answer, Mapping) else _get(answer, "tokens_used"))
         if total:
-            return {TOKENS: float(plausible(pool, Usage(total), reserved).input_tokens)}
+            return {TOKENS: float(plausible(pool, Usage(total), reserved).input_tokens)}, None
         if _is_answer(answer):
-            return {}
+            return {}, None
         raise QuotaError(
             f"{pool}: no usage in {type(answer).__name__}: settle with an answer that reports it, with a mapping like"
             " {'input_tokens': 812, 'output_tokens': 64}, or with amounts: settle(input_tokens=812, output_tokens=64)"
@@ -60,7 +61,7 @@ def usage_cost(pool: str, answer: object, reserved: Cost | None = None) -> Cost:
     number = reserved.get(REQUESTS, 1)
     several = {REQUESTS: number} if number > 1 else {}  # texts, each of them a request
     call = Call(provider.name, "", pool.partition("/")[2], found.input_tokens, most, units=several)
-    return provider.charged(call, found)
+    return provider.charged(call, found), found
 
 
 def reported(pool: str, answer: object) -> Usage | None:
