@@ -129,16 +129,15 @@ class Leases:
         self.slack_ns = 0
         self.told: Lease | None = None
         self._lease_s = lease_s
-        self._gone = 0  # requests of the leases that are not in the list any more
-        self._taken, self._since_ns = 0, now_ns  # requests of all leases, at the last measurement of the rate
+        self._taken, self._since_ns = 0, now_ns  # requests of all leases, since the last measurement of the rate
         self._rate = 0.0
 
     def take(self, amounts: list[float]) -> Lease | None:
         """Spend ``amounts`` from one of the leases and return it."""
         for lease in self.leases:
             if lease.take(amounts):
+                self._taken += 1
                 if not (self.slack_ns or any(lease.left)):  # nothing is left of a grant for one request
-                    self._gone += lease.taken
                     self.leases.remove(lease)
                 return lease
         return None
@@ -153,7 +152,7 @@ class Leases:
         # Two, because the next lease is granted while requests still spend the one before it.
         kept = [] if everything else [lease for lease in self.leases[-2:] if lease.expires_ns > now_ns]
         gone = [lease for lease in self.leases if lease not in kept]
-        self.leases, self._gone = kept, self._gone + sum(lease.taken for lease in gone)
+        self.leases = kept
         return [rest for lease in gone if (rest := lease.rest()) is not None]
 
     def in_use(self, index: int) -> float:
@@ -165,9 +164,8 @@ class Leases:
         passed_ns = now_ns - self._since_ns
         # Over a second at least, or a burst would look like a load.
         if passed_ns >= NS:
-            taken = self._gone + sum(lease.taken for lease in self.leases)
-            self._rate = (taken - self._taken) / passed_ns * NS
-            self._taken, self._since_ns = taken, now_ns
+            self._rate = self._taken / passed_ns * NS
+            self._taken, self._since_ns = 0, now_ns
         auto_s = AUTO_LEASE_S if self._rate >= AUTO_LEASE_RATE else 0.0
         wanted_ns = round((auto_s if self._lease_s is None else self._lease_s) * NS)
         # Each quota may shorten it. One that can't lend ends all leases.
