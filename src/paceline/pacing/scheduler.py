@@ -240,7 +240,8 @@ class Scheduler:
         """See :meth:`Pool.settle`."""
         for passed in reservation.passed:
             passed.settle(actual, waiter)
-        self.section.settle(reservation, actual, waiter)
+        # This ends nearly every attempt, and the capacity itself says whether an exchange is due by it.
+        self.section.change(self.pool.settle, reservation, actual, waiter, looks=False)
 
     def timed_out(self, reservation: Reservation) -> bool:
         """See :meth:`Pool.timed_out`."""

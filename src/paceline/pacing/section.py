@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar, TypeVarTuple, cast
 from paceline.core.capacity import Capacity
 from paceline.core.pool import Pool
 from paceline.core.queue import Waiter
-from paceline.core.quota import FAR_NS, NS, Cost
+from paceline.core.quota import FAR_NS, NS
 from paceline.core.results import Outcome, Reservation, WaitUntil
 from paceline.pacing.clock import Alarm, Clock
 from paceline.pacing.forks import Kin
@@ -146,8 +146,13 @@ class Section:
         if kin.are_to_be_told():
             self.lines.hint_at_store()
 
-    def change(self, change: Callable[[int, *Ts], object], *args: *Ts) -> None:
-        """Make ``change(now_ns, *args)`` and the grants that it allows; later, if this thread is in the section."""
+    def change(self, change: Callable[[int, *Ts], object], *args: *Ts, looks: bool = True) -> None:
+        """Make ``change(now_ns, *args)`` and the grants that it allows; later, if this thread is in the section.
+
+        ``looks``: see whether an exchange with the store is due, also where the capacity does not say so by
+        ``exchange_due``.
+        """
+        pool = self._pool
         with self._lock:
             if self._busy:  # :meth:`_work` makes it, with the time of then
                 self._deferred.append(lambda now_ns: change(now_ns, *args))
@@ -158,29 +163,9 @@ class Section:
                 change(now_ns, *args)
             finally:
                 self._busy = False
-            if self._exchanges is None and not (self._pool.queue.length or self._deferred or self._postponed):
+            tells = pool.capacity.exchange_due or (looks and self._exchanges is not None)
+            if not (tells or pool.queue.length or self._deferred or self._postponed):
                 return  # no request waits, and no store is to be told
-            self._work(now_ns)
-        self._leave()
-
-    def settle(self, reservation: Reservation, actual: Cost | None, waiter: Waiter | None) -> None:
-        """Make the change that ends nearly every attempt: a call that takes any arguments needs twice as long.
-
-        The capacity itself says whether an exchange is due, by ``exchange_due``.
-        """
-        pool = self._pool
-        with self._lock:
-            if self._busy:
-                self._deferred.append(lambda now_ns: pool.settle(now_ns, reservation, actual, waiter))
-                return
-            now_ns = self._clock.now_ns()
-            self._busy = True
-            try:
-                pool.settle(now_ns, reservation, actual, waiter)
-            finally:
-                self._busy = False
-            if not (pool.queue.length or self._deferred or self._postponed or pool.capacity.exchange_due):
-                return
             self._work(now_ns)
         self._leave()
 
