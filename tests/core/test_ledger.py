@@ -48,15 +48,6 @@ class TestReserve:
         assert ledger.earliest(T0, [1]) == (T0 + NS, -1)
         assert ledger.reserve(T0, {}) == WaitUntil(T0 + NS, COOL_DOWN)
 
-    @pytest.mark.parametrize(
-        ("used", "until"),
-        [({"tokens": 600}, None), ({"requests": 60}, WaitUntil(T0 + 60 * NS, "60 requests/min exact"))],
-    )
-    def test_a_quota_of_requests_holds_back_all_and_one_of_tokens_does_not(self, used, until):
-        ledger = ledger_of("60 requests/min exact", "600 tokens/min")
-        grant(ledger, T0, **used)
-        assert ledger.closed(T0, [1, 5]) == until
-
     def test_a_request_of_the_whole_quota_is_not_larger_than_it(self):
         ledger = ledger_of("100 tokens/min", usable=0.5)
         assert not grant(ledger, T0, tokens=50).oversized

@@ -199,7 +199,7 @@ class TestStore:
     def test_one_that_it_did_not_grant_is_not_asked_for_at_once(self):
         store = Store("60 requests/min burst 1")
         first, _ = (ask(store.pool)[0] for _ in range(2))
-        first.estimate = lambda: Estimate(first.cost)  # the store decides, so no pause is looked for before it
+        first.estimate = lambda: Estimate(first.cost)
         assert store.exchange() == [first]
         assert store.pool.capacity.exchange_ns == T0 + NS
 
@@ -652,14 +652,6 @@ class TestCoolDown:
         waiter, _ = ask(pool, requests=0, tokens=100)
         waiter.estimate = lambda: Estimate({"requests": 0, "tokens": 100})
         assert pool.pump(T0 + NS) == [waiter]
-
-    def test_one_whose_turn_comes_in_a_pause_is_not_estimated(self):
-        pool = pool_of("60 requests/min", "600 tokens/min")
-        pool.capacity.pause(T0 + 5 * NS)
-        waiter, _ = ask(pool, tokens=100)
-        waiter.estimate = lambda: pytest.fail("estimated")
-        assert pool.pump(T0) == []
-        assert pool.wake_ns == T0 + 5 * NS
 
     def test_one_that_is_found_to_fit_never_is_turned_away(self):
         pool = pool_of("60 requests/min", "600 tokens/min")

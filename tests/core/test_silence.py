@@ -53,7 +53,7 @@ def test_a_silence_that_the_first_probe_does_not_end_is_told():
     assert list(pool.notices) == [line, "answers come again"]
 
 
-def test_it_begins_before_one_that_waited_in_a_pause_is_estimated_again():
+def test_it_begins_before_one_that_waited_in_a_pause_and_is_estimated_again_goes():
     pool, _, now_ns = silent_pool()
     pool.capacity.pause(now_ns - NS)
     waiter, _ = ask(pool, now_ns - 2 * NS)

@@ -122,13 +122,6 @@ class Capacity(Protocol):
         own_ns = self._own_pause.until_ns
         return (at_ns, binding) if at_ns >= own_ns else (own_ns, -1)
 
-    def closed(self, now_ns: int, waiter: Waiter) -> WaitUntil | None:  # noqa: ARG002
-        """Until when a pause or a quota of requests holds ``waiter`` back, however many tokens it takes.
-
-        ``None``: neither does, or the store decides.
-        """
-        return None
-
     def is_current(self, now_ns: int) -> bool:
         """Whether the ledger is recent enough to refuse a request because of it."""
 

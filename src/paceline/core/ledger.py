@@ -174,16 +174,6 @@ class Ledger:
         """``amounts``, with nothing of any other unit."""
         return [amount if unit == REQUESTS else 0.0 for unit, amount in zip(self.entries.units, amounts, strict=True)]
 
-    def closed(self, now_ns: int, amounts: list[float]) -> WaitUntil | None:
-        """Until when the pause, or a quota of requests, holds back ``amounts``, for any amounts of the other units.
-
-        ``None``: not at all.
-        """
-        latest, binding = self.earliest(now_ns, self.requests_in(amounts))
-        if latest <= now_ns or self._is_rounding(now_ns, latest, binding):
-            return None
-        return WaitUntil(latest, self.name(binding))
-
     def reserve(self, now_ns: int, cost: Cost, amounts: list[float] | None = None) -> Decision:
         """Charge every quota, or none.
 

@@ -79,9 +79,6 @@ class LocalCapacity(Capacity):
             if amount and reservation.open:
                 reservation.marks[index] = entry.meter.move(now_ns, reservation.marks[index], amount)
 
-    def closed(self, now_ns: int, waiter: Waiter) -> WaitUntil | None:
-        return self.ledger.closed(now_ns, waiter.amounts)
-
     def is_current(self, now_ns: int) -> bool:  # noqa: ARG002
         return True
 

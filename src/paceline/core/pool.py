@@ -265,13 +265,8 @@ class Pool:
         done = self._overdue(now_ns, now_ns - 1) if queue.deadlines else []
         until: WaitUntil | None = None
         while (head := queue.head()) is not None:
-            if head.estimate is not None:
-                # A look at the pause is cheap, and an estimate is not: the one comes before the other.
-                until = self._closed(now_ns, head)
-                if until is not None:
-                    break
-                if self._has_moved(now_ns, head):
-                    continue
+            if head.estimate is not None and self._has_moved(now_ns, head):
+                continue
             decision = self._reserve(now_ns, head)
             if isinstance(decision, WaitUntil):
                 until = decision
@@ -289,12 +284,6 @@ class Pool:
         else:
             self._wake_for(now_ns, head, until)
         return done + late
-
-    def _closed(self, now_ns: int, head: Waiter) -> WaitUntil | None:
-        """Until when more than quotas holds ``head``; not asked of one whose cached prompt gets lost meanwhile."""
-        if now_ns >= self.silence.check_ns:
-            self.silence.check(now_ns)  # may begin a pause
-        return None if head.lost_ns else self.capacity.closed(now_ns, head)
 
     def _count_overtaken(self, now_ns: int, head: Waiter, overtaken: float) -> None:
         """Count a grant before its turn, and what it has saved: its prompt would be lost in the time of the others."""
