@@ -186,11 +186,8 @@ class Capacity(Protocol):
         """How much longer the pause lasts, of this process or of all; 0 or less for none."""
         return max(self.ledger.pause.until_ns, self._own_pause.until_ns) - now_ns
 
-    def wake_ns(self, now_ns: int, head: Waiter, until: WaitUntil | None = None) -> int | None:
-        """When ``head``, the first waiter, may go; ``None``: not before the next event.
-
-        ``until``: what :meth:`reserve` has just decided about it, if it has.
-        """
+    def wake_ns(self, now_ns: int, head: Waiter) -> int | None:
+        """When ``head``, the first waiter, may go; ``None``: not before the next event."""
 
     def status(self, now_ns: int) -> dict[str, Any]:  # noqa: ARG002
         """Further fields for the status of the pool, as JSON values."""

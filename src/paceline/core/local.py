@@ -10,7 +10,7 @@ from paceline.core.learning.learning import Learning
 from paceline.core.ledger import Ledger
 from paceline.core.queue import Waiter
 from paceline.core.quota import FAR_NS, Cost, Quota
-from paceline.core.results import QUEUE, Decision, Reading, Refusal, Reservation, WaitUntil
+from paceline.core.results import QUEUE, Decision, Reading, Refusal, Reservation
 
 
 class LocalCapacity(Capacity):
@@ -123,7 +123,6 @@ class LocalCapacity(Capacity):
     def arrive(self, now_ns: int) -> None:
         self._lower_to(now_ns, self.ledger.open_reservations)
 
-    def wake_ns(self, now_ns: int, head: Waiter, until: WaitUntil | None = None) -> int | None:
-        at_ns = self.ledger.earliest(now_ns, head.amounts)[0] if until is None else until.at_ns
+    def wake_ns(self, now_ns: int, head: Waiter) -> int | None:
         # An attempt that is lost frees its slot, and no event tells of it.
-        return min(at_ns, self.ledger.next_loss_ns)
+        return min(self.ledger.earliest(now_ns, head.amounts)[0], self.ledger.next_loss_ns)

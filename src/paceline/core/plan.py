@@ -229,8 +229,8 @@ class PlanCapacity(LocalCapacity):
                 " spread, stop_at, overage"
             )
 
-    def wake_ns(self, now_ns: int, head: Waiter, until: WaitUntil | None = None) -> int | None:
+    def wake_ns(self, now_ns: int, head: Waiter) -> int | None:
         """See :meth:`Capacity.wake_ns <paceline.core.capacity.Capacity.wake_ns>`."""
-        at_ns = super().wake_ns(now_ns, head, until)
+        at_ns = super().wake_ns(now_ns, head)
         held_ns = self.plan.held(now_ns, head.lane, self.in_flight)[0]
         return max(at_ns or 0, held_ns) if held_ns > now_ns else at_ns

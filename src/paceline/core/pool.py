@@ -113,19 +113,14 @@ class Pool:
         """
         if (stopped := self._meet(now_ns, waiter)) is not None:
             return stopped
-        until: WaitUntil | None = None
         if not self.queue.length:
             decision = self._reserve(now_ns, waiter)
             if type(decision) is not WaitUntil:
                 return decision if isinstance(decision, Reservation) else self._unsent(now_ns, decision)
-            until = decision
-        return self._add(now_ns, waiter, until)
+        return self._add(now_ns, waiter)
 
-    def _add(self, now_ns: int, waiter: Waiter, until: WaitUntil | None) -> Outcome:
-        """Add ``waiter`` to the queue, unless it can never be granted, or not in time.
-
-        ``until``: the present decision about it, if it is the first one.
-        """
+    def _add(self, now_ns: int, waiter: Waiter) -> Outcome:
+        """Add ``waiter`` to the queue, unless it can never be granted, or not in time."""
         never = self.capacity.ledger.never(waiter.amounts)
         # An old reply of a store turns no request away: another process may have given something back.
         if never is not None and self.capacity.is_current(now_ns):
@@ -141,9 +136,8 @@ class Pool:
         if waiter.lost_ns:
             self._weigh(waiter)
         self.queue.push(waiter)
-        head = self.queue.head()
-        if head is waiter or waiter.deadline_ns is not None or waiter.returned or waiter.lost_ns:
-            self._wake_for(now_ns, head, until)  # else it is planned for the head already
+        if self.queue.head() is waiter or waiter.deadline_ns is not None or waiter.returned or waiter.lost_ns:
+            self._set_wake(now_ns)  # else it is planned for the head already
         return WaitUntil(at_ns, quota)
 
     def try_grant(self, now_ns: int, waiter: Waiter) -> Outcome:
@@ -263,13 +257,11 @@ class Pool:
             return []
         # A deadline of this instant can still be met.
         done = self._overdue(now_ns, now_ns - 1) if queue.deadlines else []
-        until: WaitUntil | None = None
         while (head := queue.head()) is not None:
             if head.estimate is not None and self._has_moved(now_ns, head):
                 continue
             decision = self._reserve(now_ns, head)
             if isinstance(decision, WaitUntil):
-                until = decision
                 break
             # After the last one the queue forgets its lanes, and so this cost.
             overtaken = queue.pop(head, ledger.seconds_of(head.amounts) if queue.length > 1 else 0.0)
@@ -279,10 +271,7 @@ class Pool:
             done.append(head)
         # These could go until now, and nothing has let them.
         late = self._overdue(now_ns, now_ns) if queue.deadlines else []
-        if late:
-            self._set_wake(now_ns)
-        else:
-            self._wake_for(now_ns, head, until)
+        self._set_wake(now_ns)
         return done + late
 
     def _count_overtaken(self, now_ns: int, head: Waiter, overtaken: float) -> None:
@@ -615,13 +604,10 @@ class Pool:
 
     def _set_wake(self, now_ns: int) -> None:
         """Plan the next :meth:`pump`."""
-        self._wake_for(now_ns, self.queue.head())
-
-    def _wake_for(self, now_ns: int, head: Waiter | None, until: WaitUntil | None = None) -> None:
-        """Plan the next :meth:`pump` for this ``head``; ``until``: the present decision about it, if it is known."""
+        head = self.queue.head()
         if head is None:
             self.wake_ns = None
             return
-        at_ns = self.capacity.wake_ns(now_ns, head, until)
+        at_ns = self.capacity.wake_ns(now_ns, head)
         deadline_ns = self.queue.next_deadline_ns if self.queue.deadlines else None
         self.wake_ns = at_ns if deadline_ns is None or (at_ns is not None and at_ns < deadline_ns) else deadline_ns

@@ -209,7 +209,7 @@ class SharedCapacity(StoreSide, Capacity):
     def arrive(self, now_ns: int) -> None:
         """Nothing: the leases of this process are charged already, and all processes share the store's quotas."""
 
-    def wake_ns(self, now_ns: int, head: Waiter, until: WaitUntil | None = None) -> int | None:  # noqa: ARG002
+    def wake_ns(self, now_ns: int, head: Waiter) -> int | None:
         """When ``head`` may go by what this process measures, or while the store is lost; else ``None``: a reply decides."""
         unstated = self.unstated
         if now_ns < self._pause.until_ns and (unstated.meters or self.membership.state.alone):

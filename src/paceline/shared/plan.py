@@ -76,8 +76,8 @@ class SharedPlan(StoreSide, PlanCapacity):  # type: ignore[override]  # attribut
         after_ns = ASK_AGAIN_NS if now_ns < self._tested_ns else PLACE_NS
         return self.snapshot.as_of_ns + max(after_ns, self.membership.peers * POLL_NS)
 
-    def wake_ns(self, now_ns: int, head: Waiter, until: WaitUntil | None = None) -> int | None:
-        at_ns = super().wake_ns(now_ns, head, until)
+    def wake_ns(self, now_ns: int, head: Waiter) -> int | None:
+        at_ns = super().wake_ns(now_ns, head)
         return at_ns if at_ns is None or at_ns > now_ns or self.membership.state.alone else None  # a reply lets it go
 
     def note_window(self, now_ns: int, window: str, text: str) -> None:
