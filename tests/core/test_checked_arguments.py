@@ -15,7 +15,7 @@ NAN = float("nan")
         (Limiter, {"retry": {"max_attempts": 3}}, "retry is {'max_attempts': 3}: it must be a RetryPolicy or None"),
         (Limiter, {"plans": {"keep": 0.1}}, "plans is {'keep': 0.1}: it must be a PlanPolicy"),
         (Limiter, {"breaker": False}, "breaker is False: it must be a BreakerPolicy or None"),
-        (Limiter, {"waiting_max": 2.5}, "waiting_max is 2.5: it must be a whole number"),
+        (Limiter, {"waiting_max": 2.5}, "waiting_max is 2.5: it must be a whole number from 1 to 100,000,000"),
         (Limiter, {"prompt_cache": "no"}, "prompt_cache is 'no': it must be True or False"),
         (Limiter, {"learn": None}, "learn is None: it must be True or False or 'up'"),
         (Limiter, {"prices": {"x": {"input": NAN}}}, "prices['x']['input'] is nan: it must be a number"),

@@ -417,7 +417,7 @@ def _form(kind: Any, its: Setting) -> Any:
     if its.choices:
         words = tuple(one for one in its.choices if isinstance(one, str))
         kind = Literal[words]
-        return Annotated[bool | kind if bool in kinds else kind, expected(its.expected, its.accepts, words)]
+        return Annotated[bool | kind if bool in kinds else kind, expected(its.expected, words=words)]
     if bool in kinds:
         return Truth
     if its.within:

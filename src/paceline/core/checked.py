@@ -125,7 +125,8 @@ def _is_a(value: Any, kind: Any) -> bool:
 
 
 def _wrong(place: str, value: Any, hint: Any) -> str:
-    return f"{place} is {brief(value)}: it must be {' or '.join(_words(hint))}"
+    *others, last = _words(hint)
+    return f"{place} is {brief(value)}: it must be {', '.join(others)}{' or ' if others else ''}{last}"
 
 
 def _words(hint: Any) -> list[str]:
