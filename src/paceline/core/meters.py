@@ -32,7 +32,7 @@ from bisect import bisect_left, bisect_right
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from functools import reduce
-from math import ceil, floor
+from math import ceil
 from operator import add, sub
 from typing import ClassVar, assert_never
 
@@ -447,12 +447,6 @@ class Bucket(Meter):
             self.opened = opened = opened + cost if opened > cost else 2 * cost
             if opened >= self.quota.burst:
                 self.opened = math.inf
-            elif self.burst_cap >= self.quota.burst:  # as widen() does, without a call
-                reach_ns = floor(opened * self.ns_per_unit)
-                if reach_ns > self.open_reach_ns:
-                    reach_ns = self.open_reach_ns
-                self.reach_ns = reach_ns
-                return
             self.widen()
 
     def level(self, now_ns: int) -> float:
