@@ -463,6 +463,39 @@ def test_the_window_of_a_coding_plan_states_no_end(host):
     assert said("Your access was terminated.") is None
 
 
+def refused(provider, message, *, status=429, **error):
+    body = {"error": {"message": message, **error}}
+    return provider.refusal(status, {"date": "Fri, 15 May 2026 13:00:00 GMT"}, json.dumps(body).encode())
+
+
+@pytest.mark.parametrize(
+    ("message", "wait_s"),
+    [
+        ("usage limit exceeded, 5-hour usage limit reached for Token Plan Starter (0/0 used), resets at 2026-05-15T15:00:00Z (2056)", 7_200.0),
+        ("It will reset at 2026-05-15 23:00:00 +0800 CST. Request id: x", 7_200.0),
+        ("Rate limit exceeded. Try again after 2026-05-15 15:00 UTC.", 7_200.0),
+        ("The budget resets at 2026-05-15T15:00:00.000000+00:00", 7_200.0),
+        ("Your limit will reset at 2026-05-15 23:00:00", None),  # in some zone
+        ("It will reset at 2026-05-15T12:00:00Z", None),  # which is past
+        ("It will reset at 2026-99-15T12:00:00Z", None),
+        ("usage limit reached, resets at 2026-05-15T15:00:00Z, try again in 30 s", 30.0),
+    ],
+)  # fmt: skip
+def test_a_message_states_when_a_quota_restarts(message, wait_s):
+    assert refused(provider_named("minimax"), message).retry_after_s == wait_s
+
+
+@pytest.mark.parametrize("stated", [{"quotaResetDelay": "2h"}, {"quotaResetTimeStamp": "2026-05-15T15:00:00Z"}])
+def test_cloud_code_states_when_its_quota_restarts(stated):
+    info = {
+        "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+        "reason": "QUOTA_EXHAUSTED",
+        "metadata": {"model": "m", **stated},
+    }
+    found = refused(provider_named("gemini"), "You have exhausted your capacity on this model.", details=[info])
+    assert (found.kind, found.retry_after_s) == ("rate", 7_200.0)
+
+
 def test_two_quotas_of_fireworks_without_a_remainder_name_no_unit():
     none = {f"x-ratelimit-{what}-tokens-{family}": value for family in ("prompt", "generated") for what, value in (("limit", "40000000"), ("remaining", "0"))}  # fmt: skip
     assert provider_named("fireworks").refusal(429, none, b"").unit is None

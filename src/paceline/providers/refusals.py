@@ -146,7 +146,7 @@ def classify(
     said = meaning(stated_status(error) if status is None else status, names, text, codes)
     if said is None:
         return None
-    facts = facts_in(error, text)
+    facts = facts_in(error, text, headers)
     kind = _by_numbers(said.kind, facts, text)
     fits = kind is not RefusalKind.NEVER_FITS or facts.limit == 0  # then the model or the mode is not enabled
     waits = [wait for wait in (parse.retry_after_s(headers), facts.wait_s) if wait]
@@ -207,14 +207,19 @@ def _unit_of(facts: Said, names: list[str]) -> str | None:
     return coded if facts.unit is None or (coded, facts.unit) == (REQUESTS, TOKENS) else facts.unit
 
 
-def facts_in(error: Mapping[str, Any], text: str) -> Said:
+def facts_in(error: Mapping[str, Any], text: str, headers: Headers) -> Said:
     """What an error says of a quota: its structured parts before its message, and the longest of the waits."""
     said = said_in(text)
     details = details_of(error)
     waits = [parse.go_duration_s(as_text(one.get("retryDelay"))) for one in details.get("google.rpc.RetryInfo", ())]
+    # Cloud Code, of Gemini CLI: quotaResetDelay "10h26m41.5s", quotaResetTimeStamp "2026-04-20T09:19:49Z" (2026)
+    stated = [as_mapping(one.get("metadata")) for one in details.get("google.rpc.ErrorInfo", ())]
+    waits += [parse.go_duration_s(as_text(one.get("quotaResetDelay"))) for one in stated]
     waits += [parse.wait((as_number(error[name]) or 0.0) * unit) for name, unit in _WAITS.items() if name in error]
     left_s = parse.wait(as_number(error.get("resets_in_seconds")))
-    reset_s = parse.longest(said.reset_s, left_s or parse.Reset(as_number(error.get("resets_at"))).asked_s({}))
+    ends = [parse.Reset(said.ends_at_s), *(parse.reset_in(as_text(one.get("quotaResetTimeStamp"))) for one in stated)]
+    ends += [] if left_s else [parse.Reset(as_number(error.get("resets_at")))]
+    reset_s = parse.longest(said.reset_s, left_s, *(end.asked_s(headers) for end in ends))
     unit, period_s, limit = _google(details, text) or (said.unit, said.period_s, None)
     limit = said.limit if limit is None else limit
     wait_s = parse.longest(said.wait_s, *waits)

@@ -28,6 +28,7 @@ class Said:
         requested: What the request would have cost.
         wait_s: The wait that it asks for, in seconds.
         reset_s: The time until the quota restarts, in seconds.
+        ends_at_s: The instant at which it restarts, in seconds since the epoch.
         limits: The quotas that it names with their amounts, where it names several and not which of them is used up.
     """
 
@@ -38,6 +39,7 @@ class Said:
     requested: float | None = None
     wait_s: float | None = None
     reset_s: float | None = None
+    ends_at_s: float | None = None
     limits: tuple[Reading, ...] = ()
 
 
@@ -64,7 +66,7 @@ def said_in(text: str) -> Said:
     limits = (_found("limit", text), _amount(named.get("limit")), _found("short_limit", text))
     limit, used = next((limit for limit in limits if limit is not None), None), _found("used", text)
     wait_s, reset_s = _found("wait", text, parse.duration_s), _found("reset", text, parse.duration_s)
-    said = _exceeded(text, Said(unit, period_s, limit, used, _found("requested", text), wait_s, reset_s))
+    said = _exceeded(text, Said(unit, period_s, limit, used, _found("requested", text), wait_s, reset_s, _end(text)))
     several = _several(text) if said.used is None else ()
     if not several:
         return said
@@ -161,6 +163,11 @@ def _amount(digits: str | None) -> float | None:
 def _found(what: str, text: str, read: Callable[[str], float | None] = _amount) -> float | None:
     match = _SAYS[what].search(text)
     return read(match[match.lastindex or 0]) if match else None
+
+
+def _end(text: str) -> float | None:
+    match = _SAYS["ends"].search(text)
+    return parse.rfc3339_s(match[1].replace(" ", "T") + (match[2] or "Z")) if match else None
 
 
 def period_of(count: str | None, word: str) -> float | None:
