@@ -452,20 +452,49 @@ def test_a_status_alone_says_less_than_a_name(error, kind, unit):
     assert (refusal.kind, refusal.unit) == (kind, unit)
 
 
-@pytest.mark.parametrize("host", ["api.kimi.com", "api.moonshot.ai"])
-def test_the_window_of_a_coding_plan_states_no_end(host):
-    def said(message):
-        body = {"error": {"type": "access_terminated_error", "message": message}}
-        return provider_for_host(host).refusal(403, {}, json.dumps(body).encode())
-
-    weekly = said("You've reached your weekly (7-day) usage limit. It resets when the current 7-day window ends.")
-    assert (weekly.kind, weekly.window, weekly.of_account, weekly.retry_after_s) == ("rate", "7d", True, None)
-    assert said("Your access was terminated.") is None
-
-
 def refused(provider, message, *, status=429, **error):
     body = {"error": {"message": message, **error}}
     return provider.refusal(status, {"date": "Fri, 15 May 2026 13:00:00 GMT"}, json.dumps(body).encode())
+
+
+@pytest.mark.parametrize("host", ["api.kimi.com", "api.moonshot.ai"])
+@pytest.mark.parametrize("code", ["access_terminated_error", "permission_error"])
+def test_the_window_of_a_coding_plan_states_no_end(host, code):
+    def said(message):
+        return refused(provider_for_host(host), message, status=403, type=code)
+
+    weekly = said("You've reached your weekly (7-day) usage limit. It resets when the current 7-day window ends.")
+    assert (weekly.kind, weekly.window, weekly.of_account, weekly.retry_after_s) == ("rate", "7d", True, None)
+    hours = said("You've reached your 5-hour usage limit. Your quota will reset when the current 5-hour window ends.")
+    assert (hours.window, hours.of_account, hours.used) == ("5h", True, None)
+    cycle = said(
+        "You've reached your usage limit for this billing cycle. Your quota will be refreshed in the next cycle."
+    )
+    assert (cycle.kind, cycle.window, cycle.of_account) == ("rate", "cycle", True)
+    assert said("Your access was terminated.") is None
+
+
+@pytest.mark.parametrize(("every", "window"), [("hour", "5h"), ("week", "7d"), ("month", "30d")])
+def test_the_coding_plan_of_dashscope_names_no_tokens_of_a_minute(every, window):
+    found = refused(provider_named("dashscope"), f"{every} allocated quota exceeded.", code="insufficient_quota")
+    assert (found.kind, found.window, found.of_account) == ("rate", window, True)
+    assert (found.unit, found.period_s) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("message", "window"),
+    [
+        ("you (x) have reached your weekly usage limit, upgrade for higher limits", "7d"),
+        ("you've reached your hourly usage limit, please wait or upgrade to continue", "1h"),
+        ("Sorry, you've exceeded your 5 hour session limits.", "5h"),
+        ("You have reached your daily request limit.", None),  # a quota that counts requests
+        ("Rate limit exceeded: 1000 per 1 day", None),
+        ("The per-minute limit is reached.", None),
+    ],
+)
+def test_hours_and_days_of_nothing_that_is_counted_are_the_window_of_a_plan(message, window):
+    found = refused(provider_named("ollama"), message)
+    assert (found.kind, found.window, found.of_account) == ("rate", window, False)
 
 
 @pytest.mark.parametrize(

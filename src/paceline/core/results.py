@@ -466,7 +466,7 @@ class Refusal:
         retracts: How many earlier refusals of the request were taken for refusals of the pool, and were about the
             request.
         limits: The quotas that it states, if it names several and doesn't say which one is used up.
-        window: The window of the account's plan that it concerns, by its headers.
+        window: The window of the account's plan that it concerns, by its headers or its words.
         of_account: Whether that window applies to all models of the account.
         unit: The unit whose quota was exceeded.
         period_s: The period of that quota, in seconds.

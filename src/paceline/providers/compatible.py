@@ -189,16 +189,31 @@ def _zai_wait_s(text: str, headers: Headers) -> float | None:
     return next(filter(None, (parse.Reset(end_s).asked_s(headers) for end_s in ends)), None)
 
 
-_KIMI_WINDOW = re.compile(r"\((\d{1,3})-(day|hour)\) usage limit")
-
-
 class Moonshot(Compatible):
-    """Moonshot. Its coding plan's window, at its own host: a 403 ``access_terminated_error`` that states no end (openclaw#142656, 2026)."""
+    """Moonshot. The windows of its coding plan, at its own host: a 403 that states no end (openclaw#142656, kimi-code#2121, 2026).
+
+    "Your weekly (7-day) usage limit", "your 5-hour usage limit"; "your usage limit for this billing cycle", which it says of any of them.
+    """
 
     def _of_own(self, refusal: Refusal, text: str, headers: Headers) -> Refusal:  # noqa: ARG002
-        if (stated := _KIMI_WINDOW.search(text)) is None:
+        if "usage limit" not in text:
             return refusal
-        return replace(refusal, window=f"{stated[1]}{stated[2][0]}", of_account=True)
+        return replace(refusal, window=refusal.window or "cycle", of_account=True)
+
+
+# "hour allocated quota exceeded": the hours are five (alibabacloud.com/help/en/model-studio/coding-plan-faq, 2026-03). A refusal for the
+# tokens of a minute has the same codes.
+_BAILIAN_WINDOW = re.compile(r"(hour|week|month) allocated quota exceeded")
+_BAILIAN_WINDOWS: Final = {"hour": "5h", "week": "7d", "month": "30d"}
+
+
+class DashScope(Compatible):
+    """DashScope, whose coding plan has windows that state no end."""
+
+    def _of_own(self, refusal: Refusal, text: str, headers: Headers) -> Refusal:  # noqa: ARG002
+        if (stated := _BAILIAN_WINDOW.match(text)) is None:
+            return refusal
+        return replace(refusal, unit=None, period_s=None, window=_BAILIAN_WINDOWS[stated[1]], of_account=True)
 
 
 _FREE_LIMIT = re.compile(r"free-models-per-(min|day)|openrouter_free_tier_(minute|daily)")

@@ -115,6 +115,14 @@ def _window(form: Form, family: str, texts: Texts) -> tuple[str, float | None] |
     return family, minutes * 60
 
 
+def window_of(length_s: float | None) -> str | None:
+    """The name of a window by its length, ``5h``, ``7d``; ``None`` for less than an hour, which is no window of a plan."""
+    hours = round((length_s or 0.0) / 3_600)
+    if not hours:
+        return None
+    return f"{hours}h" if hours % 24 else f"{hours // 24}d"
+
+
 CLAIMS: Final[Mapping[str, str]] = table("headers")["claims"]
 _SCOPES: Final[Mapping[str, str]] = table("headers")["scopes"]
 

@@ -13,7 +13,7 @@ from paceline.core.results import Refusal, RefusalKind, RefusalScope
 from paceline.providers import parse
 from paceline.providers.base import Headers
 from paceline.providers.forms import table
-from paceline.providers.plan_headers import refused_window
+from paceline.providers.plan_headers import refused_window, window_of
 from paceline.providers.texts import TEXT_MAX, Said, quota_named, said_in
 from paceline.responses.errors import message_of, stated_status
 from paceline.responses.values import as_mapping, as_number, as_text, items_of
@@ -175,10 +175,14 @@ def classify(
 
 
 def _of_window(refusal: Refusal, headers: Headers) -> Refusal:
-    """A refusal with the window of a plan that its headers name, if they name one."""
+    """A refusal with the window of a plan that its headers name, or else its words.
+
+    Words name one by its hours, days or weeks alone, without a unit or an amount: "your weekly usage limit".
+    """
     window = refused_window(headers, time.time())
     if window is None:
-        return refusal
+        counts = refusal.unit is not None or refusal.limit is not None
+        return refusal if counts else replace(refusal, window=window_of(refusal.period_s))
     wait_s = refusal.retry_after_s or window.until_s or None
     return replace(refusal, retry_after_s=wait_s, window=window.window, of_account=window.scope is None)
 
