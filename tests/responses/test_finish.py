@@ -54,6 +54,10 @@ def cohere(reason, *content, **message):
     return {"id": "c", "finish_reason": reason, "message": saying(list(content), **message), "usage": {}}
 
 
+def langchain(content, **metadata):
+    return {"content": content, "additional_kwargs": {}, "response_metadata": metadata, "type": "ai", "tool_calls": []}
+
+
 def converse(reason, *content):
     used = {"usage": {"inputTokens": 9}, "metrics": {"latencyMs": 1}}
     return {"output": {"message": saying(list(content))}, "stopReason": reason, **used}
@@ -210,6 +214,16 @@ CASES = {
     **{f"interactions, {kind}": ({"id": "i", "status": "completed", "steps": [{"type": "model_output", "content": [{"type": kind, "data": "UklG"}]}]}, "complete", None) for kind in ("audio", "video")},
     "mistral, conversation": (conversation({"type": "tool.execution", "name": "web_search"}, {"type": "message.output", "role": "assistant", "content": [text("42"), {"type": "tool_reference", "tool": "web_search"}]}), "complete", "42"),
     "mistral, conversation, tool": (conversation({"type": "function.call", "tool_call_id": "1", "name": "weather", "arguments": IN_TEXT}), "tool_call", ""),
+    "langchain": (langchain("42", finish_reason="stop"), "complete", "42"),
+    "langchain, cut": (langchain(CUT, finish_reason="length"), "cut_off", CUT),
+    "langchain, of Anthropic, cut": (langchain([text(CUT)], stop_reason="max_tokens"), "cut_off", CUT),
+    "langchain, of Bedrock": (langchain("", stopReason="guardrail_intervened"), "blocked", ""),
+    "langchain, of Ollama": (langchain(CUT, done_reason="length"), "cut_off", CUT),
+    "langchain, responses": (langchain([text(CUT)], status="incomplete", incomplete_details={"reason": "content_filter"}), "blocked", CUT),
+    "langchain, refusal": (langchain("", finish_reason="stop") | {"additional_kwargs": {"refusal": "No."}}, "declined", ""),
+    "langchain, tool": (langchain([{"type": "tool_use", "id": "1", "name": "weather", "input": CALL["arguments"]}], stop_reason="tool_use") | {"tool_calls": [{"name": "weather", "args": CALL["arguments"], "id": "1", "type": "tool_call"}]}, "tool_call", ""),
+    "pydantic-ai, cut": ({"parts": [{"content": HM, "part_kind": "thinking"}, {"content": CUT, "part_kind": "text"}], "finish_reason": "length", "kind": "response"}, "cut_off", CUT),
+    "pydantic-ai, tool": ({"parts": [{"tool_name": "weather", "args": IN_TEXT, "tool_call_id": "1", "part_kind": "tool-call"}], "finish_reason": "tool_call", "kind": "response"}, "tool_call", ""),
     "reka": ({"responses": [{"finish_reason": "stop", "message": {"role": "assistant", "content": "42"}}]}, "complete", "42"),
     # what generates no text
     "pictures in some steps": ({"images": ["iVBO"], "steps": 30}, "complete", '{"images": ["iVBO"], "steps": 30}'),
@@ -464,3 +478,10 @@ def test_a_tool_of_the_client_without_a_name_is_called_by_its_type(kind, field):
     )
     assert done.state == State.TOOL_CALL
     assert json.loads(done.answer) == [{"name": kind, "arguments": {"type": "exec", "command": ["ls"]}}]
+
+
+def test_a_call_in_two_places_of_a_message_is_one():
+    done, twice = finish_of(CASES["langchain, tool"][0]), langchain("", finish_reason="tool_calls")
+    assert done.calls == (CALL,)
+    twice["tool_calls"] = [{"name": "weather", "args": {"city": city}, "id": "1"} for city in ("Rome", "Oslo")]
+    assert len(finish_of(twice).calls) == 2  # a server that numbers each call alike

@@ -1,6 +1,8 @@
 """`paceline.finish_of` reads the answers of SDKs as they return them."""
 
+import io
 import json
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -50,6 +52,59 @@ def test_an_http_response_and_a_mapping():
     body = CASES["converse, cut"][0]
     assert paceline.finish_of(body).state == "cut_off"
     assert paceline.finish_of(httpx.Response(200, json=body)).text == CUT
+
+
+class Dumped:
+    """An object of a framework that dumps itself."""
+
+    def __init__(self, body, **more):
+        self.body = body
+        vars(self).update(more)
+
+    def model_dump(self):
+        return self.body
+
+
+MESSAGE = Dumped(CASES["langchain, cut"][0], response_metadata={"finish_reason": "length"})
+RUN = SimpleNamespace(all_messages=list, output=CUT, response=SimpleNamespace(**CASES["pydantic-ai, cut"][0]))
+FRAMEWORKS = {
+    "langchain": MESSAGE,
+    "langgraph": {"messages": [Dumped({"content": "?"}), MESSAGE]},
+    "pydantic-ai": RUN,
+    "llama-index, chat": Dumped({"message": {"role": "assistant", "blocks": []}}, raw=Dumped(CASES["chat, cut"][0])),
+    "llama-index, completion": Dumped({"text": CUT}, raw=Dumped(CASES["chat, cut"][0])),
+    "bytes of boto3": json.dumps(CASES["claude, cut"][0]).encode(),
+}
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_what_frameworks_return(name):
+    finish = paceline.finish_of(FRAMEWORKS[name])
+    assert (finish.state, finish.text) == ("cut_off", CUT)
+
+
+CHUNK = {"id": "c", "object": "chat.completion.chunk", "choices": [{"index": 0, "delta": {"content": CUT}}]}
+NO_ANSWERS = {
+    "a stream": iter([CHUNK]),
+    "its chunks": [CHUNK, CHUNK],
+    "Anthropic's events": [{"type": "message_start", "message": {}}, {"type": "message_stop"}],
+    "a response with events": httpx.Response(
+        200, headers={"content-type": "text/event-stream"}, content=b"data: {}\n\n"
+    ),
+    "an unread body of boto3": {"ResponseMetadata": {}, "contentType": "application/json", "body": io.BytesIO(b"{}")},
+    "a run of agents": SimpleNamespace(input="?", new_items=[], raw_responses=[], final_output=CUT),
+}
+
+
+@pytest.mark.parametrize("name", NO_ANSWERS)
+def test_what_is_no_answer_is_not_taken_for_a_finished_one(name):
+    with pytest.raises(TypeError, match=r"^finish_of: .* is a stream|does not say what the model has finished"):
+        paceline.finish_of(NO_ANSWERS[name])
+
+
+def test_objects_without_a_text_are_answers():
+    found = paceline.finish_of(SimpleNamespace(embeddings=[[0.5]], total_tokens=2))
+    assert (found.state, json.loads(found.text)["embeddings"]) == ("complete", [[0.5]])
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from paceline.providers.forms import table
 from paceline.providers.registry import is_provider, provider_for_host, provider_named
 from paceline.providers.verdict import Verdict, judge
 from paceline.responses.errors import SDKS, error_in, has_content
-from paceline.responses.finish import Finish
+from paceline.responses.finish import Finish, form_of, promises_end
 from paceline.responses.finish import finish_of as finished
 from paceline.responses.values import as_mapping, count, decode
 
@@ -252,19 +252,65 @@ def finish_of(answer: object) -> Finish:
 
     Args:
         answer: An SDK's answer, of any provider; its mapping, as boto3 returns it; or an HTTP response whose body is JSON.
+            Also a message of LangChain, or the result of pydantic-ai, LangGraph or LlamaIndex: its last answer counts.
 
     Returns:
         Its ``state`` is ``complete``, ``tool_call``, ``cut_off``, ``declined``, ``blocked``, ``empty`` or ``paused``.
         ``whole()`` returns the text, or raises an ``UnfinishedError``. The first of several choices counts.
 
+    Raises:
+        TypeError: ``answer`` is a stream, or the list of its events, or an object that doesn't say what the model
+            finished.
+
     Example:
         text = paceline.finish_of(await client.responses.create(model="gpt-6-luna", input=prompt)).whole()
     """
-    dumped = _dumped(answer)
+    answer = _last_answer(answer)
+    dumped = decode(answer) if isinstance(answer, bytes) else _dumped(answer)
+    if _is_stream(answer, dumped):
+        raise TypeError(
+            f"finish_of: {type(answer).__name__} is a stream, or its events: pass the whole answer, such as"
+            " stream.get_final_message(), or json.loads(answer['body'].read()) of boto3"
+        )
     if not isinstance(dumped, Mapping | list | str):
         response, _ = _response_in(answer)
         dumped = decode(_body(answer if response is None else response, most=None))
+    elif isinstance(dumped, Mapping) and not _is_known(answer, dumped):
+        raise TypeError(
+            f"finish_of: {type(answer).__name__} does not say what the model has finished: pass the model's answer, as"
+            " the SDK returned it"
+        )
     return finished(dumped)
+
+
+def _last_answer(answer: object) -> object:
+    """The model's last answer in what a framework returns; ``answer`` itself where it is one."""
+    if callable(_get(answer, "all_messages")):  # the result of a run of pydantic-ai
+        return _get(answer, "response")
+    messages = answer.get("messages") if isinstance(answer, Mapping) else None  # the state of LangGraph
+    if isinstance(messages, list) and messages and _get(messages[-1], "response_metadata") is not None:
+        return messages[-1]
+    raw = _get(answer, "raw")  # LlamaIndex has the provider's answer beside its own; ``requests`` has a socket there
+    return raw if isinstance(dumped := _dumped(raw), Mapping) and form_of(dumped) else answer
+
+
+def _is_stream(answer: object, dumped: Any) -> bool:
+    if isinstance(dumped, list):
+        return bool(dumped) and isinstance(dumped[0], Mapping) and promises_end(dumped[0]) is True
+    if isinstance(answer, Mapping):
+        return any(callable(_get(value, "read")) or callable(_get(value, "get_stream")) for value in answer.values())
+    iterates = any(hasattr(answer, name) for name in ("__next__", "__anext__"))
+    return iterates or "text/event-stream" in _headers(_response_in(answer)[0]).get("content-type", "")
+
+
+def _is_known(answer: object, dumped: Mapping[str, Any]) -> bool:
+    """Whether an object that does not dump itself has the attributes of an answer, or of an error."""
+    if isinstance(answer, Mapping) or any(callable(_get(answer, name)) for name in _DUMPS):
+        return True
+    return form_of(dumped) is not None or not SDKS.isdisjoint(dumped) or error_in(dumped) is not None
+
+
+_DUMPS: Final = ("model_dump", "to_dict")
 
 
 def _dumped(value: object, depth: int = 8) -> Any:
@@ -273,7 +319,7 @@ def _dumped(value: object, depth: int = 8) -> Any:
         return value
     if isinstance(value, list | tuple):
         return [_dumped(one, depth - 1) for one in value]
-    for name in ("model_dump", "to_dict"):
+    for name in _DUMPS:
         if callable(dump := getattr(value, name, None)):
             return dump()
     if callable(listed := getattr(value, "ListFields", None)):  # a protobuf message, as gRPC SDKs return them

@@ -135,6 +135,7 @@ class _Read:
 
     def __init__(self, body: Any, form: AnswerForm) -> None:
         self.of: dict[str, list[Any]] = defaultdict(list)
+        self._calls: dict[str, Any] = {}
         for path, kind in form.reads.items():
             if (value := at(body, path)) is not None:
                 self.take(value, kind)
@@ -153,7 +154,7 @@ class _Read:
             self._part(value, kind)
 
     def _part(self, part: Mapping[str, Any], kind: str) -> None:
-        named = part.get("type")
+        named = part.get("type") or part.get("part_kind")
         own = _TYPES.get(named) if isinstance(named, str) else "said"
         if own is None:
             return
@@ -168,15 +169,21 @@ class _Read:
 
     def _call(self, value: Any) -> None:
         call = as_mapping(value)
+        id_of = as_text(call.get("id"))
         call = as_mapping(call.get("function")) or as_mapping(call.get("custom")) or call
         names = ("arguments", "input", "args", "parameters", "action", "actions", "operation")
         arguments: Any = next((call[name] for name in names if call.get(name) is not None), {})
         if isinstance(arguments, str):
             with suppress(ValueError, RecursionError):  # of a tool that takes a text, or cut off
                 arguments = json.loads(arguments)
-        name = as_text(call.get("name")) or as_text(call.get("type"))
-        if call.get("name") or name in _ANSWERS["unnamed_calls"]:
-            self.of["call"].append({"name": name, "arguments": arguments})
+        own = as_text(call.get("name")) or as_text(call.get("tool_name"))
+        name = own or as_text(call.get("type"))
+        found = {"name": name, "arguments": arguments}
+        if id_of and self._calls.get(id_of) == found:  # LangChain has Anthropic's blocks, and its own calls beside them
+            return
+        if own or name in _ANSWERS["unnamed_calls"]:
+            self._calls[id_of] = found
+            self.of["call"].append(found)
 
     def _texts(self) -> tuple[str, str]:
         """The text and the thoughts. Some hosts of open models leave the thoughts in front of the text, in the model's own tags.
