@@ -214,6 +214,8 @@ CASES = {
     **{f"interactions, {kind}": ({"id": "i", "status": "completed", "steps": [{"type": "model_output", "content": [{"type": kind, "data": "UklG"}]}]}, "complete", None) for kind in ("audio", "video")},
     "mistral, conversation": (conversation({"type": "tool.execution", "name": "web_search"}, {"type": "message.output", "role": "assistant", "content": [text("42"), {"type": "tool_reference", "tool": "web_search"}]}), "complete", "42"),
     "mistral, conversation, tool": (conversation({"type": "function.call", "tool_call_id": "1", "name": "weather", "arguments": IN_TEXT}), "tool_call", ""),
+    "chat, a sound without words": (chat(None, audio={"id": "a", "data": "UklG", "transcript": ""}), "complete", '["UklG"]'),
+    "chat, a sound": (chat(None, audio={"id": "a", "data": "UklG", "transcript": "42"}), "complete", "42"),
     "langchain": (langchain("42", finish_reason="stop"), "complete", "42"),
     "langchain, cut": (langchain(CUT, finish_reason="length"), "cut_off", CUT),
     "langchain, of Anthropic, cut": (langchain([text(CUT)], stop_reason="max_tokens"), "cut_off", CUT),
@@ -230,6 +232,10 @@ CASES = {
     "embeddings": ({"object": "list", "data": [{"index": 0, "embedding": [0.5]}], "model": "m", "usage": {}}, "complete", '[{"index": 0, "embedding": [0.5]}]'),
     "rerank": ({"id": "r", "results": [{"index": 0, "relevance_score": 0.5}], "meta": {}}, "complete", '[{"index": 0, "relevance_score": 0.5}]'),
     "moderation": ({"id": "m", "model": "m", "results": [{"flagged": False}]}, "complete", '[{"flagged": false}]'),
+    "pictures that were filtered": ({"predictions": [{"raiFilteredReason": "violated usage guidelines"}]}, "blocked", ""),
+    "pictures, one of two filtered": ({"predictions": [{"bytesBase64Encoded": "iVBO"}, {"raiFilteredReason": "R"}]}, "complete", '[{"bytesBase64Encoded": "iVBO"}, {"raiFilteredReason": "R"}]'),
+    "pictures of google-genai": ({"generated_images": [{"image": None, "rai_filtered_reason": "R"}], "sdk_http_response": {}}, "blocked", ""),
+    "no pictures": ({"created": 1, "data": []}, "empty", ""),
     "search without hits": ({"results": []}, "complete", "[]"),
     "silence": ({"text": "", "usage": {"type": "duration", "seconds": 3}}, "complete", ""),
     "a text": ("1\n00:00 --> 00:01\nHello", "complete", "1\n00:00 --> 00:01\nHello"),
@@ -468,8 +474,12 @@ def test_what_is_said_of_it(name, problem):
 
 
 @pytest.mark.parametrize(
-    ("kind", "field"), [("computer_call", "action"), ("local_shell_call", "action"), ("apply_patch_call", "operation")]
-)
+    ("kind", "field"),
+    [
+        ("computer_call", "action"), ("local_shell_call", "action"), ("shell_call", "action"), ("apply_patch_call", "operation"),
+        ("tool_search_call", "arguments"),
+    ],
+)  # fmt: skip
 def test_a_tool_of_the_client_without_a_name_is_called_by_its_type(kind, field):
     done = finish_of(
         responses(
@@ -485,3 +495,18 @@ def test_a_call_in_two_places_of_a_message_is_one():
     assert done.calls == (CALL,)
     twice["tool_calls"] = [{"name": "weather", "args": {"city": city}, "id": "1"} for city in ("Rome", "Oslo")]
     assert len(finish_of(twice).calls) == 2  # a server that numbers each call alike
+
+
+@pytest.mark.parametrize("call_id", ["1", None])
+@pytest.mark.parametrize("kind", ["shell_call", "tool_search_call"])
+def test_a_call_with_its_output_is_the_provider_s_own(kind, call_id):
+    done = {"type": kind, "id": "i", "call_id": call_id, "status": "completed", "arguments": {}}
+    output = {
+        "type": "tool_search_output" if kind == "tool_search_call" else "shell_call_output",
+        "call_id": call_id,
+        "output": [],
+    }
+    assert finish_of(responses(done, output, said(text("42", "output_text")))).state == State.COMPLETE
+    assert finish_of(responses(done, output)).state == State.EMPTY
+    asked = {"type": "function_call", "call_id": "2", "name": "weather", "arguments": IN_TEXT}
+    assert finish_of(responses(done, output, asked)).calls == (CALL,)

@@ -144,8 +144,11 @@ class _Read:
     def take(self, value: Any, kind: str) -> None:
         """Sort what ``value`` contains."""
         if isinstance(value, LISTS):
+            # A call whose output is there was made by the provider: of a hosted shell, of a search among tools.
+            made = {at(one, "call_id") for one in value if as_text(at(one, "type")).endswith("_output")}
             for one in value:
-                self.take(one, kind)
+                if not (made and at(one, "call_id") in made and _TYPES.get(as_text(at(one, "type"))) == "call"):
+                    self.take(one, kind)
         elif kind == "call":
             self._call(value)
         elif kind == "data" or isinstance(value, str):
@@ -281,7 +284,11 @@ def _of_data(body: Any) -> Finish:
     rest = {name: value for name, value in body.items() if name not in _ANSWERS["envelope"] and value is not None}
     if not rest:  # it is made later
         return Finish(State.COMPLETE, text=_as_json(dict(body))) if job else Finish(State.EMPTY)
-    value = next(iter(rest.values())) if len(rest) == 1 else rest
+    name, value = next(iter(rest.items())) if len(rest) == 1 else ("", rest)
+    if isinstance(value, LISTS) and name in _ANSWERS["made"]:
+        why = [as_text(at(one, field)) for one in value for field in _ANSWERS["filtered"]]
+        if not value or sum(map(bool, why)) == len(value):
+            return Finish(State.BLOCKED if value else State.EMPTY, words="".join(why[:2]))
     return Finish(State.COMPLETE, text=value if isinstance(value, str) else _as_json(value))
 
 
