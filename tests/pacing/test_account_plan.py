@@ -71,6 +71,26 @@ async def test_a_refusal_about_the_account_shuts_all_its_models_and_no_other_acc
     assert rows(limiter) == []
 
 
+@pytest.mark.parametrize("further", [{}, {"concurrency": {"anthropic": 50}}])
+@virtual
+async def test_requests_that_wait_for_their_model_are_not_sent_when_the_account_is_shut(clock, further):
+    limiter = Limiter({"anthropic/*": "2 requests/min"}, clock=clock, **further)
+    permit = await limiter.acquire(ONE, tokens=0)
+    tasks = waits(limiter, *([ONE, OTHER] * 5))
+    await asyncio.sleep(1)
+    waiting = [task for task in tasks if not task.done()]
+    row = limiter.pacer.pools.scheduler(ONE).row(permit.reservation, FIVE_HOURS)
+    refuse(permit, FIVE_HOURS, Again(min(row.test_s, HOUR), pool_wide=True))
+    await asyncio.sleep(55)  # each model could send two
+    assert len(waiting) > 6
+    assert [task for task in waiting if task.done()] == []
+    await asyncio.sleep(10)
+    [test] = [task for task in waiting if task.done()]  # it has had no answer
+    assert test.result().waited_s >= 55
+    for task in tasks:
+        task.cancel()
+
+
 @virtual
 async def test_a_request_takes_no_turn_of_an_account_that_is_open(clock, limiter):
     limiter.pacer.pools.scheduler(ONE)

@@ -13,9 +13,9 @@ given back if the request leaves.
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from paceline.core.plan import PlanCapacity
 from paceline.core.pool import Pool
@@ -100,11 +100,21 @@ class ChainedScheduler(Scheduler):
     def wait(self, waiter: Waiter) -> Outcome:
         """See :meth:`Scheduler.wait`."""
         # The pool of a model is one of this class before it has anything to pass, and takes the shorter way then.
-        return run_sync(self._pass(waiter, Scheduler.wait)) if self.further or self.account else super().wait(waiter)
+        if self.further or self.account:
+            return run_sync(self._pass(waiter, Scheduler.wait))
+        outcome = super().wait(waiter)
+        if self.account is None or not isinstance(outcome, Reservation):
+            return outcome
+        return run_sync(self._pass(waiter, Scheduler.wait, outcome))
 
-    def wait_async(self, waiter: Waiter) -> Coroutine[Any, Any, Outcome]:
+    async def wait_async(self, waiter: Waiter) -> Outcome:
         """See :meth:`Scheduler.wait_async`."""
-        return self._pass(waiter, Scheduler.wait_async) if self.further or self.account else super().wait_async(waiter)
+        if self.further or self.account:
+            return await self._pass(waiter, Scheduler.wait_async)
+        outcome = await super().wait_async(waiter)
+        if self.account is None or not isinstance(outcome, Reservation):
+            return outcome
+        return await self._pass(waiter, Scheduler.wait_async, outcome)
 
     def try_grant(self, waiter: Waiter) -> Outcome:
         """See :meth:`Scheduler.try_grant`."""
@@ -112,15 +122,21 @@ class ChainedScheduler(Scheduler):
             return run_sync(self._pass(waiter, Scheduler.try_grant))
         return super().try_grant(waiter)
 
-    async def _pass(self, waiter: Waiter, wait: _Wait) -> Outcome:
+    async def _pass(self, waiter: Waiter, wait: _Wait, before: Reservation | None = None) -> Outcome:
         """Wait for the account, in the own pool, and then at each further scheduler.
 
         A request that leaves gives back its grants. So does one whose pool pauses on the way, and then it waits again.
         One that a further scheduler would not grant does not wait in the own pool.
+
+        ``before``: the grant of the own pool from before there was an account: most of such requests would be refused.
         """
+        arrived_ns = self.now_ns()
+        if before is not None:
+            arrived_ns, waiter.returned = waiter.arrived_ns, True
+            self.cancel(before)
         if (at_once := self._at_once(waiter)) is not None:
             return at_once
-        waiter.arrived_ns = arrived_ns = self.now_ns()
+        waiter.arrived_ns = arrived_ns
         if (hopeless := self._hopeless(waiter)) is not None:
             return hopeless
         while True:
@@ -156,7 +172,9 @@ class ChainedScheduler(Scheduler):
                     passed.scheduler.section.lateness.continued(passed.reservation)
             granted.begun = False
             paused = self._paused_until_ns() > max(paused_until_ns + SAME_PAUSE_NS, self.now_ns())
-            if first is not None:  # the account may have been refused since
+            if first is None:
+                paused |= self.account is not None  # since it waited
+            else:  # the account may have been refused since
                 paused |= first.scheduler.pool.progress.allowance.began_ns > first.reservation.granted_ns
                 first.reservation.granted_ns = granted.granted_ns
             if granted.open and not paused:
