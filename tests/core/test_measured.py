@@ -522,6 +522,16 @@ def test_a_refusal_that_names_a_unit_says_nothing_of_the_number_in_flight(driver
     assert found.endswith("requests/min measured")
 
 
+@pytest.mark.parametrize(("unit", "measured"), [("prompts", False), ("tokens", True), ("requests", True)])
+def test_a_rate_of_what_no_request_costs_is_not_measured(driver, unit, measured):
+    """Z.ai's coding plan counts prompts: a rate of them would hold no request back, and the pool would not pause."""
+    of_plan = Refusal(RefusalKind.RATE, unit=unit, period_s=18_000.0, retry_after_s=40.0)
+    attempt = driver.send(tokens=10)
+    assert driver.pool.capacity.learning.refusals.is_unstated(driver.now_ns, attempt, of_plan) is measured
+    driver.refuse(attempt, of_plan)
+    assert driver.pool.capacity.learning.unstated.measures("prompts") is False
+
+
 def test_it_is_known_which_units_are_measured(driver):
     unstated = driver.pool.capacity.learning.unstated
     units = [unit for unit in (None, "requests", "concurrency", "tokens") if unstated.measures(unit)]

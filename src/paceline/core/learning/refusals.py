@@ -187,7 +187,9 @@ class Refusals:
             )
         if unit is None or unit == CONCURRENCY:
             return self._unstated.measures(unit)
-        return self._corrections.is_new(unit, refusal.period_s)
+        # A rate of what requests do not cost, such as a plan's "prompts", would hold none back: the pool's pause does.
+        costs = unit == REQUESTS or reservation.cost.get(unit, 0.0) > 0
+        return costs and self._corrections.is_new(unit, refusal.period_s)
 
     def is_of_another(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> bool:
         """Whether another limit than the stated ones has refused a lone request, so that it is taken off them."""
