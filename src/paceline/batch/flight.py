@@ -172,7 +172,7 @@ class Flight:
         async with self._finding:
             with known_form():
                 batch = await ends.find(chunk, batches.journal.known, batches.index)
-                if batch is not None and chunk in batches.lost:
+                if batch is not None and chunk.name in batches.journal.lost:
                     chunk.batch = batch
                     if all(map(batches.index.is_done, filter(None, chunk.lines))):
                         await ends.cancel(chunk)
@@ -216,14 +216,19 @@ class Flight:
             self.tasks.remove(task)
             task.result()
 
+    def is_own(self, chunk: Chunk) -> bool:
+        """Whether a batch of an earlier process was created with the present key and address."""
+        ends = self.ends.get(chunk.kind.provider)
+        return ends is not None and ends.web.address.account == chunk.account
+
     async def sees(self, chunk: Chunk) -> bool:
         """Whether the present key and address show a batch that was created with others: then they are of one account.
 
         Raises:
             StopError: The key is refused, or there was no usable answer for too long.
         """
-        ends, outage = self.ends[chunk.kind.provider], Outage(self.answers.view, self.timing)
-        while True:
+        ends, outage = self.ends.get(chunk.kind.provider), Outage(self.answers.view, self.timing)
+        while ends is not None:
             try:
                 with known_form():
                     return bool(await ends.look(chunk) if chunk.batch else await self._look_for(chunk))
@@ -232,11 +237,12 @@ class Flight:
                     return False
                 outage.note(error, chunk.kind, f"not known whether this key shows a batch of {chunk.kind.model[:100]}")
             await asyncio.sleep(jittered(self.timing.retry_s))
+        return False
 
     async def find_lost(self) -> bool:
         """Look once more for the batches whose creation had no answer; whether any batch is followed now."""
-        for chunk in list(self.batches.lost):
-            if time.time() - chunk.at_s > LIFE_S:
+        for chunk in list(self.batches.journal.lost.values()):
+            if not self.is_own(chunk) or time.time() - chunk.at_s > LIFE_S:
                 continue
             try:
                 if not await self._look_for(chunk):
@@ -247,7 +253,6 @@ class Flight:
                 if not any(map(self.batches.is_open, filter(None, chunk.lines))):
                     self._say(f"not known whether a batch was created after all: {error}; the same command looks again")
                     continue  # otherwise it is waited for: to create another one could be paid twice
-            self.batches.lost.remove(chunk)
             self.batches.hold(chunk)
             self.follow(chunk)
         return bool(self.tasks)

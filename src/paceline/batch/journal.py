@@ -65,6 +65,7 @@ class BatchJournal:
         run: The id of all runs with this journal, in the metadata of their batches.
         known: The ids of all its batches.
         counted: The names of the chunks whose results are read again.
+        lost: The batches that were not found after their creation, and may still appear, by the chunk's name.
         deadline: The seconds of ``--deadline`` and their end, in seconds since 1970, of a run that has not ended; or ``None``.
 
     Raises:
@@ -77,8 +78,8 @@ class BatchJournal:
         self.known: set[str] = set()
         self.counted: set[str] = set()
         self.deadline: tuple[float, float] | None = None
-        self._open: dict[str, dict[str, Any]] = {}
-        self._lost: dict[str, dict[str, Any]] = {}
+        self.lost: dict[str, Chunk] = {}
+        self._open: dict[str, Chunk] = {}
         self._count = self._end = 0
         self._file: WatchedFile | None = None
         with output_errors(self.path), suppress(FileNotFoundError):
@@ -90,11 +91,6 @@ class BatchJournal:
     def unfinished(self) -> int:
         """How many batches exist, or were announced, whose results are not all in the output."""
         return len(self._open)
-
-    @property
-    def lost(self) -> int:
-        """How many were never found after their creation had no answer."""
-        return len(self._lost)
 
     def _read(self) -> None:
         with Path(self.path).open("rb") as file:
@@ -116,42 +112,43 @@ class BatchJournal:
         if kind == "run":
             self.run = str(event["run"])
         elif kind == "intent":
-            self._count += 1
-            self._open[event["chunk"]] = {"batch": "", **event}
+            of = BatchKind(event["provider"], event["path"], event["model"])
+            made = Chunk(of, tokens=event["tokens"], name=event["chunk"], account=event["account"], at_s=event["at_s"])
+            made.custom_ids = event["ids"]
+            self._add(made)
         elif kind == "batch":
             name = event["chunk"]
-            if any(one["batch"] == event["batch"] for other, one in self._open.items() if other != name):
+            if any(one.batch == event["batch"] for other, one in self._open.items() if other != name):
                 raise ValueError("another chunk has this batch")
-            if name in self._lost:
-                self._open[name] = self._lost.pop(name)
-            self._open[name]["batch"] = event["batch"]
+            if name in self.lost:
+                self._open[name] = self.lost.pop(name)
+            self._open[name].batch = event["batch"]
             self.known.add(event["batch"])
         elif kind == "ended":
             name = event["chunk"]
-            if self._reread and self._open[name]["batch"] and event["state"] not in NO_RESULTS:
+            if self._reread and self._open[name].batch and event["state"] not in NO_RESULTS:
                 self.counted.add(name)
                 return
             chunk = self._open.pop(name, None)  # it has ended before, if its results were read again
             if event["state"] == LOST and chunk is not None:
-                self._lost[name] = chunk
+                self.lost[name] = chunk
         elif kind == "deadline":
             seconds, end_s = float(event["seconds"]), float(event["end_s"])
             self.deadline = (seconds, end_s) if seconds else None
         else:
             raise ValueError("an unknown event")
 
-    def chunks(self, index: Index) -> Iterator[Chunk]:
-        """The batches of an earlier process that may exist; the :attr:`lost` ones last."""
-        for name, event in [*self._open.items(), *self._lost.items()]:
-            kind = BatchKind(event["provider"], event["path"], event["model"])
-            lines = array("Q", (index.line_of(one) or 0 for one in event["ids"]))
-            others = frozenset(one for one, line in zip(event["ids"], lines, strict=True) if not line)
-            event["ids"] = ()  # they are many
-            yield Chunk(kind, lines, event["tokens"], name, event["account"], event["at_s"], event["batch"], others)
+    def _add(self, chunk: Chunk) -> None:
+        self._count += 1
+        self._open[chunk.name] = chunk
 
-    def is_lost(self, chunk: Chunk) -> bool:
-        """Whether a batch is one of the :attr:`lost` ones."""
-        return chunk.name in self._lost
+    def chunks(self, index: Index) -> list[Chunk]:
+        """The batches of an earlier process that exist, or were announced. They and the :attr:`lost` ones get their lines of the input."""
+        for chunk in (*self._open.values(), *self.lost.values()):
+            chunk.lines = array("Q", (index.line_of(one) or 0 for one in chunk.custom_ids))
+            chunk.others = frozenset(one for one, line in zip(chunk.custom_ids, chunk.lines, strict=True) if not line)
+            chunk.custom_ids = []  # they are many
+        return list(self._open.values())
 
     def open(self) -> None:
         """Open the file to be written.
@@ -178,7 +175,7 @@ class BatchJournal:
         event |= {"at_s": round(chunk.at_s, 3), "tokens": round(chunk.tokens), "ids": chunk.custom_ids}
         self._write(event)
         chunk.custom_ids = []  # they are many
-        self._take(event | {"ids": ()})
+        self._add(chunk)
 
     def created(self, chunk: Chunk, batch: str) -> None:
         """Say which batch it is.
@@ -190,7 +187,6 @@ class BatchJournal:
         event = {"event": "batch", "chunk": chunk.name, "batch": batch}
         self._take(event)
         self._write(event)
-        chunk.batch = batch
 
     def ended(self, chunk: Chunk, state: str) -> None:
         """Say that its results are in the output, or that there is no batch.
@@ -286,14 +282,12 @@ class Batches:
         queue: The known limit of enqueued tokens of each model.
 
     Attributes:
-        lost: The batches that were not found after their creation, and may still appear.
         unable_s: Since when no batch could be created; ``None`` after a creation.
         most_bytes: The most bytes of a batch that a provider takes, learned from its refusals, by its name.
     """
 
     def __init__(self, journal: BatchJournal, answers: RunAnswers, queue: float | None) -> None:
         self.journal, self.index, self._sent = journal, answers.index, answers.tally.sent
-        self.lost: list[Chunk] = []
         self._started_s = time.time()
         self.unable_s: float | None = None
         self.most_bytes = defaultdict[str, float](lambda: math.inf)
@@ -336,8 +330,6 @@ class Batches:
         """There is no such batch."""
         self.journal.ended(chunk, state)
         self._release(chunk)
-        if state == LOST:
-            self.lost.append(chunk)
 
     def end(self, chunk: Chunk, state: str) -> None:
         """The results of a batch are read: its requests can be sent again."""

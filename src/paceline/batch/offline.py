@@ -232,23 +232,16 @@ class Offline:
 
     async def _adopt(self) -> None:
         """Go on with the batches of an earlier process."""
-        for chunk in list(self.batches.journal.chunks(self.batches.index)):
-            lost, ends = self.batches.journal.is_lost(chunk), self._ends.get(chunk.kind.provider)
-            is_other = ends is None or ends.web.address.account != chunk.account
-            if is_other and lost:
-                continue
-            if is_other and (ends is None or not await self._flight.sees(chunk)):
+        for chunk in self.batches.journal.chunks(self.batches.index):
+            if not (self._flight.is_own(chunk) or await self._flight.sees(chunk)):
                 raise StopError(
                     USAGE,
                     f"{self.batches.journal.path}: a batch of an earlier run was created at {chunk.account.partition(':')[0]} with another"
                     " key or address: use those, or give it up with --restart",
                 )
-            if lost:
-                self.batches.lost.append(chunk)
-            else:
-                self.batches.hold(chunk)
-                self._flight.follow(chunk)
-        if self._flight.tasks or self.batches.lost:
+            self.batches.hold(chunk)
+            self._flight.follow(chunk)
+        if self._flight.tasks or self.batches.journal.lost:
             # These can be read before the scan that cuts new ones has come to their lines.
             for found, _ in self._scan():
                 self._writer.note(found.line, maximum_of(found.body))
