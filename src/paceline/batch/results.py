@@ -16,15 +16,14 @@ import re
 import secrets
 import stat
 import sys
-from array import array
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
-from itertools import count, takewhile
-from typing import Any, BinaryIO, Final
+from itertools import count, islice, takewhile
+from typing import Any, BinaryIO, Final, cast
 
 from paceline.batch.acceptance import NAMES, UNREAD, UNSTABLE, Acceptance, Recorded
 from paceline.batch.index import Index
@@ -93,31 +92,22 @@ class Recovered:
             return self.before
         return {line: name for line, name in self.before.items() if name not in UNSTABLE}
 
-
-@dataclass(slots=True)
-class _Read:
-    """Counts the lines of an output, each request once."""
-
-    index: Index
-    found: Recovered = field(default_factory=Recovered)
-    dropped: array[int] = field(default_factory=lambda: array("Q"))  # the numbers of the lines that do not stay
-
-    def takes(self, raw: bytes, custom_id: str, told: Recorded) -> bool:
+    def takes(self, index: Index, raw: bytes, custom_id: str, told: Recorded) -> bool:
         """Count a line; whether it belongs into the output: its request is not sent again, and has no other line."""
         ok, name, again = told
-        line = self.index.line_of(custom_id)
+        line = index.line_of(custom_id)
         if line is None:
             is_kept = ok is not False or _INVALID not in raw
-            self.found.unknown += is_kept
+            self.unknown += is_kept
             return is_kept
-        if (ok is not False or not again) and self.index.mark(line):
-            self.found.answered += ok is not False
-            self.found.doubtful += ok is None
-            self.found.final.update([name] if ok is False else ())
+        if (ok is not False or not again) and index.mark(line):
+            self.answered += ok is not False
+            self.doubtful += ok is None
+            self.final.update([name] if ok is False else ())
             return True
-        self.found.failed += ok is False and again and not self.index.is_refused(line)
+        self.failed += ok is False and again and not index.is_refused(line)
         if name in NAMES and again:
-            self.found.before[line] = sys.intern(name)
+            self.before[line] = sys.intern(name)
         return False
 
 
@@ -240,37 +230,61 @@ class ResultsFile:
         Raises:
             OutputError: The file holds lines that are not answers, or cannot be written; it is unchanged.
         """
-        if not self.resumable or not os.path.exists(self.path):
-            return Recovered()
-        with output_errors(self.path):
-            read = _Read(index)
-            self._recover(read, repair=repair)
-            self._add_saved(read)
-        return read.found
+        recovered = Recovered()
+        if self.resumable and os.path.exists(self.path):
+            with output_errors(self.path):
+                self._recover(recovered, index, repair=repair)
+                self._add_saved(recovered, index)
+        return recovered
 
-    def _recover(self, read: _Read, *, repair: bool) -> None:
-        end, raw = 0, b"\n"
-        with open(self.path, "rb") as file:
-            for number, raw in enumerate(file, 1):
-                found = read_answer(raw, self.acceptance)
-                if found is None and is_torn(raw, before=read.found.lines):
-                    break
-                end += len(raw)
-                if found is None and not repair:
-                    raise OutputError(self._no_answer(number))
-                if found is None or (repair and found[1][0] is None):
-                    read.found.corrupt += 1
-                    read.dropped.append(number)
-                elif not read.takes(raw, *found):
-                    read.dropped.append(number)
-        read.found.torn = end < os.path.getsize(self.path)
-        if read.dropped:
-            read.found.aside = self._rewrite(read.dropped, end, corrupt=read.found.corrupt > 0)
-        elif not raw.endswith(b"\n"):
-            with open(self.path, "r+b") as file:
-                file.truncate(end)
-                file.seek(end)
-                file.write(b"" if read.found.torn else b"\n")
+    def _judged(
+        self, file: BinaryIO, recovered: Recovered, index: Index, *, repair: bool
+    ) -> Iterator[tuple[bytes, bool | None]]:
+        """Each line, without a last one that is torn, and whether it stays; ``None`` for one that is moved to another file."""
+        for number, raw in enumerate(file, 1):
+            found = read_answer(raw, self.acceptance)
+            if found is None and is_torn(raw, before=recovered.lines):
+                return
+            if found is None and not repair:
+                raise OutputError(self._no_answer(number))
+            if found is None or (repair and found[1].ok is None):
+                recovered.corrupt += 1
+                yield raw, None
+            else:
+                yield raw, recovered.takes(index, raw, *found)
+
+    def _recover(self, recovered: Recovered, index: Index, *, repair: bool) -> None:
+        """Leave only answers in the file; its lines that are none, if ``repair`` says so, are moved to another new file.
+
+        From the first line on that does not stay, the others are copied to a file that takes the place of this one.
+        """
+        end, raw, copy, aside = 0, b"\n", cast("BinaryIO | None", None), cast("BinaryIO | None", None)
+        what = f"{self.path}: its lines without an answer cannot be removed"
+        room = f"make room in {os.path.dirname(self.path)}, or start over with --restart"
+        file = open(self.path, "rb")  # noqa: SIM115  (if it cannot be read, that is said without what follows)
+        with output_errors(what, f"; the file is unchanged: {room}"), ExitStack() as undo:
+            with ExitStack() as replaced, file:
+                for number, (raw, stays) in enumerate(self._judged(file, recovered, index, repair=repair)):
+                    if not stays and copy is None:
+                        copy = replaced.enter_context(durable.replacing(self.path))
+                        with open(self.path, "rb") as before:
+                            copy.writelines(islice(before, number))
+                    if stays is None:
+                        aside = aside or self._new_corrupt(undo)
+                        aside.write(raw)
+                    elif stays and copy is not None:
+                        copy.write(raw if raw.endswith(b"\n") else raw + b"\n")
+                    end += len(raw)
+                recovered.torn = end < os.path.getsize(self.path)
+                if aside is not None:
+                    durable.close(aside)
+                    recovered.aside = aside.name
+            undo.pop_all()
+        if copy is None and (recovered.torn or not raw.endswith(b"\n")):
+            with open(self.path, "r+b") as changed:
+                changed.truncate(end)
+                changed.seek(end)
+                changed.write(b"" if recovered.torn else b"\n")
 
     def _no_answer(self, number: int) -> str:
         """What to do about a line that is not an answer."""
@@ -282,54 +296,14 @@ class ResultsFile:
             " lines to another file and sends their requests again"
         )
 
-    def _rewrite(self, dropped: array[int], end: int, *, corrupt: bool) -> str:
-        """Replace the file by a copy without the ``dropped`` lines and without the bytes after ``end``.
-
-        If some of the lines are ``corrupt``, these are moved to another new file.
-
-        Returns:
-            The path of the other file; empty if there is none.
-
-        Raises:
-            OutputError: The copy cannot be written; the file is unchanged.
-        """
-        aside, room = None, f"make room in {os.path.dirname(self.path)}, or start over with --restart"
-        what = f"{self.path}: its lines without an answer cannot be removed"
-        with output_errors(what, f"; the file is unchanged: {room}"), ExitStack() as undo:
-            with durable.replacing(self.path) as new, open(self.path, "rb") as old:
-                if corrupt:
-                    aside = self._new_corrupt(undo)
-                drops = iter([*dropped, 0])
-                drop, at = next(drops), 0
-                for number, raw in enumerate(old, 1):
-                    at += len(raw)
-                    if at > end:
-                        break
-                    if number == drop:
-                        drop = next(drops)
-                        found = read_answer(raw, self.acceptance)
-                        if aside is not None and (found is None or found[1].ok is None):
-                            aside.write(raw)
-                    else:
-                        new.write(raw if raw.endswith(b"\n") else raw + b"\n")
-                if aside is not None:
-                    durable.close(aside)
-            undo.pop_all()
-        return "" if aside is None else aside.name
-
     def _new_corrupt(self, undo: ExitStack) -> BinaryIO:
         """A new file beside this one, with the first number that is free; ``undo`` removes it."""
-        number = 1
-        while True:
-            try:
-                file = durable.create(f"{self.path}.corrupt-{number}", like=self.path)
-            except FileExistsError:
-                number += 1
-            else:
-                undo.callback(os.unlink, file.name)
-                return undo.enter_context(file)
+        names = (f"{self.path}.corrupt-{number}" for number in count(1))
+        file = durable.create(next(name for name in names if not os.path.lexists(name)), like=self.path)
+        undo.callback(os.unlink, file.name)
+        return undo.enter_context(file)
 
-    def _add_saved(self, read: _Read) -> None:
+    def _add_saved(self, recovered: Recovered, index: Index) -> None:
         """Add what an earlier run has saved elsewhere, each answer once, and remove its files.
 
         Raises:
@@ -344,9 +318,9 @@ class ResultsFile:
             ):
                 for raw in saved:
                     found = read_answer(raw, self.acceptance)
-                    if found is not None and read.takes(raw, *found):  # a kill may have cut the last line
+                    if found is not None and recovered.takes(index, raw, *found):  # a kill may have cut the last line
                         out.append(raw if raw.endswith(b"\n") else raw + b"\n")
-                        read.found.added += 1
+                        recovered.added += 1
                 out.sync()
             os.unlink(path)
 
