@@ -53,6 +53,7 @@ class RunRequest:
         unit: What a line of the input is: a ``line``, or a ``row`` of a table.
         shares: Whether it may be sent together with others, as the texts of a table are that are embedded.
         rows: What is sent together by this request, in order.
+        raised: Whether its maximum of tokens is larger than in the input.
     """
 
     line: int
@@ -65,6 +66,7 @@ class RunRequest:
     unit: str = "line"
     shares: bool = False
     rows: tuple[RunRequest, ...] = ()
+    raised: bool = False
 
     @property
     def place(self) -> str:

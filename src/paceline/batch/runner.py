@@ -261,40 +261,37 @@ class Runner:
         if request.rows:
             await self._serve_rows(request, metered)
             return
-        more = self._raised(request) if self._answers.before.get(request.line) == State.CUT_OFF else None
-        request, metered = more or (request, metered)
+        if self._answers.before.get(request.line) == State.CUT_OFF:
+            request, metered = self._raised(request) or (request, metered)
         outcome, error = await self._ask(request, metered)
         if outcome is None:
             return
         if error is None or outcome.error is not None or self.stop is not None:
-            self._record(request, outcome, error, raised=more is not None)
+            self._record(request, outcome.response, error)
         else:
-            await self._once_more(request, metered, outcome, error, raised=more is not None)
+            await self._once_more(request, metered, outcome, error)
 
     async def _once_more(
-        self, request: RunRequest, metered: Metered, outcome: RunOutcome, error: dict[str, Any], *, raised: bool
+        self, request: RunRequest, metered: Metered, outcome: RunOutcome, error: dict[str, Any]
     ) -> None:
         """Ask for another answer in place of one that is none, if it may be better, and record one of them."""
         following: Described | None = None
-        tries = outcome.tries
-        if error["code"] in UNSTABLE:
-            following = (request, metered) if tries is None or tries.spoiled() else None
-        elif error["code"] == State.CUT_OFF and not raised:
-            following, tries = self._raised(request), None
-        if following is None:
-            self._record(request, outcome, error, raised=raised)
-            return
         kept: dict[str, Any] | None = error
-        self.client.sender.free()  # its answer is paid for; the next attempt may wait, and be cancelled
+        tries = outcome.tries
+        if error["code"] in UNSTABLE and (tries is None or tries.spoiled()):
+            following = request, metered
+        elif error["code"] == State.CUT_OFF and not request.raised:
+            following, tries = self._raised(request), None
         try:
-            second, wrong = await self._ask(*following, tries)
-            if second is not None and second.error is None:
-                raised = raised or following[0] is not request
-                request, outcome, kept = following[0], second, wrong
+            if following is not None:
+                self.client.sender.free()  # its answer is paid for; the next attempt may wait, and be cancelled
+                second, wrong = await self._ask(*following, tries)
+                if second is not None and second.error is None:
+                    request, outcome, kept = following[0], second, wrong
         except PausedError:
             pass
         finally:  # also if the second attempt fails, the first answer is recorded
-            self._record(request, outcome, kept, raised=raised)
+            self._record(request, outcome.response, kept)
 
     async def _ask(
         self, request: RunRequest, metered: Metered, tries: Tries | None = None
@@ -341,7 +338,7 @@ class Runner:
                 self._second.add(row.line)
                 once_more.append(row)
             else:
-                self._record(row, replace(outcome, response=response, error=error), error, raised=False)
+                self._record(row, response, error)
         if once_more:
             self._again.append(self._packer.together(once_more))
 
@@ -350,13 +347,13 @@ class Runner:
         body = self._answers.acceptance.raised(request.body)
         if body is None:
             return None
-        request = replace(request, body=body)
+        request = replace(request, body=body, raised=True)
         metered = describe(self.client.limiter.pacer, request.provider, request.path, request.content())
         return None if metered is None else (request, metered)
 
-    def _record(self, request: RunRequest, outcome: RunOutcome, error: dict[str, Any] | None, *, raised: bool) -> None:
-        """Write an answer and count it; ``raised``: the request had a larger maximum of tokens than in the input."""
-        most, response = maximum_of(request.body), outcome.response
+    def _record(self, request: RunRequest, response: dict[str, Any] | None, error: dict[str, Any] | None) -> None:
+        """Write an answer and count it."""
+        most, raised = maximum_of(request.body), request.raised
         record = self._answers.record(request.line, request.shown_id, response, error, most, raised=raised)
         try:
             self._answers.write(record)
