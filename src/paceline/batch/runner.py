@@ -134,7 +134,7 @@ class Runner:
         self._again: list[Described] = []  # not sent as answers could not be written; halves of others
         self._shared = RowsInFlight()
         self._second: set[int] = set()  # lines of rows without a vector that are sent once more
-        self._writing: asyncio.Task[None] | None = None  # while there are answers that could not be written
+        self._writing = asyncio.Lock()  # held by the worker that writes what could not be written
         self._tasks: list[asyncio.Task[None]] = []
 
     async def run(self) -> None:
@@ -155,8 +155,6 @@ class Runner:
         finally:
             progress.cancel()
             looks.cancel()
-            if self._writing is not None:
-                self._writing.cancel()
             restore()
             await self.client.close()
 
@@ -221,10 +219,11 @@ class Runner:
 
     async def _next(self) -> Described | None:
         """The next request; while answers cannot be written, there is none."""
-        while self._writing is not None or self._answers.results.kept:
-            if self._writing is None:
-                self._writing = asyncio.create_task(self._write_kept())
-            await asyncio.shield(self._writing)
+        async with self._writing:
+            if self._answers.results.kept:
+                await self._write_kept()
+        if self.stop is not None:
+            return None
         try:
             with explained():
                 while self._shared.count >= ROWS_MAX and not self._again:
@@ -254,7 +253,6 @@ class Runner:
             self._halt(FAILED, f"{path} could not be written for {waited_s / 60:.0f} minutes: {results.why}")
         else:
             self._answers.view.say(f"{results.place} can be written again; it has the {most:,} answers that were kept")
-            self._writing = None
 
     async def _serve(self, request: RunRequest, metered: Metered) -> None:
         """Send one request and record its answer, or halt because of it."""
