@@ -187,26 +187,22 @@ def identified(
     file.seek(0)
     lines.file.seek(0)
     if not lines.of_rows:
-        yield ((custom_id, {"custom_id": custom_id}) for custom_id in map(_id_in, _each(lines.lines())))
+        yield ((custom_id, {"custom_id": custom_id}) for custom_id in (_id_in(raw) for _, raw in lines.lines()))
         return
     with ExitStack() as opened:
         _, _, rows = reading.rows_in(opened, file, name, form.layout)
-        pairs = enumerate(zip(chain(_each(read_lines(lines.file)), repeat(None)), rows, strict=False), 1)
-        yield (_paired(number, raw, row, lines) for number, (raw, row) in pairs if lines.shard.has(number))
+        pairs = enumerate(zip(chain(read_lines(lines.file), repeat((0, None))), rows, strict=False), 1)
+        yield (_paired(number, raw, row, lines) for number, ((_, raw), row) in pairs if lines.shard.has(number))
 
 
 def _paired(number: int, raw: bytes | None, row: Row, lines: Source) -> tuple[str | int | None, Row]:
-    custom_id = None if raw is None else _id_in(raw)
+    custom_id = _id_in(raw)
     if raw is not None and not lines.is_of(custom_id, number, row):
         raise SettingsError(f"row {number} of the input has changed meanwhile")
     return custom_id, row
 
 
-def _each(lines: Iterator[tuple[int, bytes | None]]) -> Iterator[bytes]:
-    return (raw or b"" for _, raw in lines)
-
-
-def _id_in(raw: bytes) -> str | int | None:
+def _id_in(raw: bytes | None) -> str | int | None:
     try:
         return cast("str | int | None", decode(raw).get("custom_id"))
     except BadLineError:
