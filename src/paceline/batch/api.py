@@ -415,16 +415,6 @@ class Endpoints(ABC):
             BadLineError: Its path cannot be part of a batch.
         """
 
-    def has_ended(self, state: str) -> bool:
-        """Whether a batch in this state has ended.
-
-        Raises:
-            BrokenError: The state is not documented.
-        """
-        if state not in self.ENDED and state not in self.GOING:
-            raise BrokenError(f"its state is {one_line(state)!r}, which is not known here")
-        return state in self.ENDED
-
     def is_whole(self, state: str) -> bool:
         """Whether a batch in this state has a result for every request."""
         return state == self.ENDED[0]
@@ -522,9 +512,15 @@ class Endpoints(ABC):
         return f"{self._batch(chunk)}/cancel"
 
     async def look(self, chunk: Chunk) -> SeenBatch:
-        """A batch as it is now."""
+        """A batch as it is now.
+
+        Raises:
+            BrokenError: Its state is not documented.
+        """
         seen = self._seen(chunk, await self.web.call("GET", self._batch(chunk)))
-        if self.has_ended(seen.state):
+        if seen.state not in (*self.ENDED, *self.GOING):
+            raise BrokenError(f"its state is {one_line(seen.state)!r}, which is not known here")
+        if seen.state in self.ENDED:
             counted = 0 if seen.answered is None else seen.done
             seen.stated = len(chunk.lines) if self.is_whole(seen.state) else counted
         return seen
