@@ -25,7 +25,7 @@ from paceline.batch.identity import Ids, is_blank
 from paceline.batch.requests import INVALID, LINE_MAX, BadLineError, Source, decode, read_lines, request_of
 from paceline.core.hints import did_you_mean, may_be_shown, shown_names
 from paceline.core.results import SettingsError, explaining
-from paceline.data.frames import is_missing
+from paceline.data.frames import is_missing, plain
 from paceline.providers.embeddings import answers, embedder, embeds
 from paceline.providers.registry import maker, method_path, output_limit, provider_named
 
@@ -397,7 +397,7 @@ def _asked_in(said: Any, form: Form) -> list[Any]:
     """
     if isinstance(said, str):
         return [{"role": "user", "content": said}]
-    messages = _plain(said)
+    messages = plain(said)
     wrong = [messages] if not isinstance(messages, list) else [one for one in messages if not isinstance(one, Mapping)]
     if wrong:
         kind = ("" if wrong[0] is messages else "list of ") + type(wrong[0]).__name__
@@ -410,14 +410,6 @@ def _asked_in(said: Any, form: Form) -> list[Any]:
     if strange is not None:
         raise TypeError(f"a message of its prompt has the fields {shown_names(strange)}: it must have role and content")
     return [_without_none(one) for one in messages]
-
-
-def _plain(value: Any) -> Any:
-    """A value with Python's lists and numbers in place of numpy's, which pandas has of the lists of a Parquet file."""
-    value = value.tolist() if hasattr(value, "tolist") else value
-    if isinstance(value, Mapping):
-        return {name: _plain(one) for name, one in value.items()}
-    return [_plain(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def _without_none(message: Row) -> dict[str, Any]:

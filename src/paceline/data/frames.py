@@ -100,6 +100,14 @@ def is_missing(value: Any) -> bool:
     return is_number and bool(value != value)  # noqa: PLR0124  (nan alone differs from itself)
 
 
+def plain(value: Any) -> Any:
+    """A value with Python's lists and numbers in place of numpy's, which pandas has of the lists of a Parquet file."""
+    value = value.tolist() if hasattr(value, "tolist") else value
+    if isinstance(value, Mapping):
+        return {name: plain(one) for name, one in value.items()}
+    return [plain(one) for one in value] if isinstance(value, list | tuple) else value
+
+
 def dicts(rows: list[dict[str, Any]], columns: dict[str, list[Any]]) -> list[dict[str, Any]]:
     """Rows that are dicts, with more columns."""
     return [{**row, **{name: values[number] for name, values in columns.items()}} for number, row in enumerate(rows)]
