@@ -101,8 +101,13 @@ def is_missing(value: Any) -> bool:
 
 
 def plain(value: Any) -> Any:
-    """A value with Python's lists and numbers in place of numpy's, which pandas has of the lists of a Parquet file."""
-    value = value.tolist() if hasattr(value, "tolist") else value
+    """A value with Python's lists and numbers in place of numpy's, which pandas has of the lists of a Parquet file.
+
+    The text of a long array has an ellipsis in place of most of its values.
+    """
+    if hasattr(value, "tolist"):
+        is_time = getattr(getattr(value, "dtype", None), "kind", None) in ("M", "m")  # its list may be nanoseconds
+        value = (value.astype(str) if is_time else value).tolist()
     if isinstance(value, Mapping):
         return {name: plain(one) for name, one in value.items()}
     return [plain(one) for one in value] if isinstance(value, list | tuple) else value
@@ -133,7 +138,7 @@ def _part(rows: Any) -> str:
 def _pandas(rows: Any) -> _Read:
     require_unique(rows.columns, "rows")
     names = list(map(_name, rows.columns))
-    columns = [column.tolist() for _, column in rows.items()]  # Python's numbers and dates
+    columns = [list(map(plain, column.tolist())) for _, column in rows.items()]  # Python's numbers, dates and lists
     cells = zip(*columns, strict=True) if names else repeat((), len(rows))
     found = [dict(zip(names, values, strict=True)) for values in cells]
     depth = rows.columns.nlevels

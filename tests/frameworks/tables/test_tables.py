@@ -1,5 +1,6 @@
 """`paceline.run` and `paceline.map` over tables of other packages; Parquet, Excel and zstd as input."""
 
+import csv
 import datetime as dt
 import decimal
 import io
@@ -17,6 +18,7 @@ import pytest
 from backports import zstd
 
 import paceline
+from paceline.batch.forms import Form, lines_of
 from paceline.data.frames import rows_of
 from paceline.emulator import Emulator
 
@@ -119,6 +121,21 @@ def test_columns_of_pandas(ask):
         ask(pd.DataFrame([["a", "b"]], columns=["text", "text"]))
     with pytest.raises(paceline.SettingsError, match="row 1 is a str: give dicts"):
         ask(pd.Series(["a"]))
+
+
+def test_lists_of_pandas(ask, tmp_path):
+    """They are arrays in its cells, and the text of a long one has an ellipsis in place of its values."""
+    values = list(range(2_000))
+    at = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+    columns = {"text": ["One?"], "vector": [values], "of": [{"vector": values}], "at": [[at]]}
+    table = pa.table(columns).to_pandas()
+    answered = ask(table, output=tmp_path / "rows.csv")
+    assert len(answered["vector"][0]) == 2_000
+    (row,) = csv.DictReader((tmp_path / "rows.csv").open())
+    assert (json.loads(row["vector"]), json.loads(row["of"])["vector"]) == (values, values)
+    assert json.loads(row["at"])[0].startswith("2026-01-01")
+    (line,) = lines_of(rows_of(table)[0], Form("gpt-5", template="{vector}"), "rows")[0]
+    assert json.loads(line.line)["body"]["messages"][0]["content"] == str(values)
 
 
 def test_ids_of_pandas(ask, tmp_path):
