@@ -120,6 +120,7 @@ def run(
         from paceline.config.servers import provider_of
     except (ModuleNotFoundError, SettingsError) as error:  # the second: settings lack their packages
         raise ImportError(f"paceline.run {needs('cli')}") from error
+    _require_names(prompt=prompt, key=key, into=into)
     config = Config.load(given=settings, where="arguments")
     json_schema = _schema_of(schema)
     acceptance = Acceptance.parse(schema, cut_off, again)
@@ -305,6 +306,17 @@ def _deadline(mode: str, deadline: float | str | None, kept: str | None) -> floa
 
     with explaining("deadline", of=ValueError):
         return seconds_of(deadline)
+
+
+def _require_names(**columns: Any) -> None:
+    """Refuse a number as the name of a column: a frame without a header has such names.
+
+    Raises:
+        SettingsError: There is one.
+    """
+    for argument, name in columns.items():
+        if not (name is None or isinstance(name, str) or (argument == "prompt" and callable(name))):
+            raise SettingsError(f"{argument} is {name!r}: give the name of a column as a text, e.g. {str(name)!r}")
 
 
 def _schema_of(schema: Any) -> Mapping[str, Any] | None:
