@@ -277,6 +277,7 @@ SOUND = {"prompt": "Why?"}
         (rows(SOUND, {"prompt": []}), "p.jsonl", {}, "its prompt is a list without a message"),
         (rows(SOUND, {"prompt": [{"from": "human", "value": "a"}]}), "p.jsonl", {}, "has the fields from, value: it must have role"),
         (rows(SOUND) + '{"prompt":\n', "p.jsonl", {}, "it is not JSON: Expecting value"),
+        (rows(SOUND) + f'{{"n": {"9" * 5_000}}}\n', "p.jsonl", {}, "it is not JSON: Exceeds the limit"),
         (rows(SOUND) + "5\n", "p.jsonl", {}, "it is a int: it must be an object, or a text"),
         ('["Why?", 5]', "p.json", {}, "it is a int: it must be an object, or a text"),
         (rows(SOUND, {"prompt": None}), "p.jsonl", {"template": "{prompt}"}, "'prompt', which the template names, has no value"),

@@ -342,7 +342,7 @@ def _one_a_line(text: io.TextIOWrapper, cut: str | None) -> _Rows:
             try:
                 yield _row(_decoder.decode(line.strip()) if cut is None else decode(line.encode()))
             except (ValueError, RecursionError) as error:
-                why = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deeply"
+                why = "nested too deeply" if isinstance(error, RecursionError) else getattr(error, "msg", error)
                 yield Damaged(f"it is not JSON: {why}")
             except BadLineError as error:
                 if cut is not None and not line.startswith(cut):
