@@ -247,7 +247,8 @@ class TestConversion:
         assert made.settings["groups"] == {"m": {"members": ["openai_near", "openai"], "in_order": True}}
 
     @pytest.mark.parametrize(("text", "said"), [
-        ("a: 1", "x.yaml: it has no model_list"),
+        ("a: 1", "x.yaml: it has no model_list: it must be the config.yaml of a litellm proxy"),
+        ("include: [models.yaml]", "x.yaml: it has no model_list: convert the files that include names"),
         ("model_list: [{model_name: m}]", r"x.yaml: line 1: it has no litellm_params.model"),
         ("model_list: [{model_name: m, litellm_params: {model: openai/}}]", r"x.yaml: line 1 (m): litellm_params.model has no model"),
         ("model_list: [", "x.yaml"),

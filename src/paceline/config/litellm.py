@@ -90,7 +90,10 @@ def convert(
     """
     entries = values.get("model_list")
     if not isinstance(entries, list) or not entries:
-        raise SettingsError("it has no model_list: it must be the config.yaml of a litellm proxy")
+        remedy = "it must be the config.yaml of a litellm proxy"
+        if "include" in values:
+            remedy = "convert the files that include names, and join the results"
+        raise SettingsError(f"it has no model_list: {remedy}")
     conversion = _Conversion(values, environ or {})
     for number, entry in enumerate(entries, 1):
         line = lines.get(("model_list", str(number)))
