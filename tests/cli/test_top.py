@@ -118,8 +118,8 @@ async def test_a_key(limiter):
 
 def test_without_a_terminal_it_names_the_other_command():
     done = CliRunner().invoke(app, ["top", "http://127.0.0.1:9"])
-    assert done.exit_code == 1
-    assert "needs a terminal; `paceline status http://127.0.0.1:9`" in done.output
+    assert done.exit_code == 2
+    assert "paceline top: it needs a terminal; `paceline status http://127.0.0.1:9`" in done.output
 
 
 def test_a_package_that_its_module_imports_and_that_does_not_load_is_named(monkeypatch):

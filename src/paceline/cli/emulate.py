@@ -10,6 +10,7 @@ import click
 
 from paceline.cli.guides import Helped
 from paceline.cli.options import PORT, aligned, cannot_listen, several
+from paceline.core.results import PacelineError
 from paceline.emulator.scenario import load, scenarios
 from paceline.emulator.settings import Settings, SettingsError
 from paceline.pacing.lack import raise_files
@@ -116,7 +117,7 @@ def command(host: str, port: int, scenario: str | None, **given: Any) -> None:
     try:
         listener = listen(host, port)
     except OSError as error:
-        raise click.ClickException(cannot_listen(host, port, error)) from None
+        raise PacelineError(cannot_listen(host, port, error)) from None
     address = f"http://{host}:{listener.getsockname()[1]}"
     server = make_server(app)
     end_by_signals(server)

@@ -15,7 +15,7 @@ from paceline.cli.guides import Helped
 from paceline.cli.line import plain
 from paceline.cli.options import KEY
 from paceline.cli.pages import page_url
-from paceline.core.results import NO_ANSWER
+from paceline.core.results import NO_ANSWER, PacelineError
 
 if TYPE_CHECKING:
     from textual.app import App
@@ -45,7 +45,7 @@ def command(url: str, key: str | None) -> None:
     URL is the address of the gateway, or of a status page.
     """
     if not sys.stdout.isatty():
-        raise click.ClickException(f"paceline top needs a terminal; `paceline status {url}` prints the status once")
+        raise PacelineError(f"it needs a terminal; `paceline status {url}` prints the status once")
     make_app(str(page_url(url)).rstrip("/").removesuffix("/status"), key).run()
 
 
