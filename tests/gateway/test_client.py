@@ -459,8 +459,7 @@ class TestUploads:
 async def test_a_connection_that_breaks_as_the_answer_comes(answered):
     """The server answers before the body has ended, and closes: its answer counts. Without one, the break is the error."""
     loop = asyncio.get_running_loop()
-    watch = SimpleNamespace(starves=False, renew=lambda: None)
-    answer = SimpleNamespace(head=loop.create_future(), watch=watch)
+    answer = SimpleNamespace(head=loop.create_future(), wait=lambda step: step)
 
     async def send(_):
         if answered:

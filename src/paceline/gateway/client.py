@@ -109,7 +109,7 @@ class HttpClient:
         try:
             if upload is not None:
                 await _send_parts(connection, answer, upload)
-            await answer.head
+            await answer.wait(answer.head)
         except BaseException:
             answer.close()
             raise
@@ -147,22 +147,19 @@ async def _send_parts(connection: ServerConnection, answer: Answer, upload: Uplo
     async def send() -> None:
         async with aclosing(upload.parts):
             async for part in upload.parts:
-                answer.watch.starves = False
                 # A write to a server that has closed would lose its answer. In one round the event loop sees that there is one,
                 # and in the next one asyncio's own loop reads it.
                 await asyncio.sleep(0)
                 await asyncio.sleep(0)
                 if answer.head.done():
                     return
-                await connection.send(part if upload.length is not None else b"%x\r\n%b\r\n" % (len(part), part))
-                answer.watch.renew()
-                answer.watch.starves = True
+                framed = part if upload.length is not None else b"%x\r\n%b\r\n" % (len(part), part)
+                await answer.wait(connection.send(framed))
         if upload.length is None:
-            await connection.send(b"0\r\n\r\n")
+            await answer.wait(connection.send(b"0\r\n\r\n"))
         connection.unsent = False
-        answer.watch.renew()
 
-    answer.watch.starves = connection.unsent = True
+    connection.unsent = True
     sending = asyncio.create_task(send())
     try:
         await asyncio.wait([sending, answer.head], return_when=asyncio.FIRST_COMPLETED)
@@ -172,7 +169,6 @@ async def _send_parts(connection: ServerConnection, answer: Answer, upload: Uplo
                 raise error
     finally:
         sending.cancel()
-        answer.watch.starves = False
 
 
 def _message(server: Server, method: str, path: str, headers: Headers, body: bytes | Upload) -> bytes:

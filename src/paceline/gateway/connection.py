@@ -7,7 +7,7 @@ import socket
 import ssl
 import string
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -215,69 +215,29 @@ class ServerConnection(asyncio.BufferedProtocol):
             self.transport.abort()
 
 
-class _Watch:
-    """Ends an answer if nothing comes for too long.
-
-    Args:
-        answer: The answer.
-        loop: The event loop.
-        timeout_s: The longest time between two parts.
-
-    Attributes:
-        starves: Whether the server waits for a part of the request, because the client has not sent it.
-    """
-
-    __slots__ = ("_answer", "_due_s", "_loop", "_timeout_s", "_timer", "starves")
-
-    def __init__(self, answer: Answer, loop: asyncio.AbstractEventLoop, timeout_s: float) -> None:
-        self._answer = proxy(answer)  # which its connection keeps
-        self._loop, self._timeout_s, self.starves = loop, timeout_s, False
-        self.renew()
-        self._timer = loop.call_later(timeout_s, self._look)
-
-    def renew(self) -> None:
-        """There was progress."""
-        self._due_s = self._loop.time() + self._timeout_s
-
-    def end(self) -> None:
-        """Nothing more is to come."""
-        self._timer.cancel()
-
-    def _look(self) -> None:
-        if self._answer.paused or self.starves:  # the client is slow, and not the server
-            self.renew()
-        left_s = self._due_s - self._loop.time()
-        if left_s > 0:
-            self._timer = self._loop.call_later(left_s, self._look)
-        else:
-            self._answer.give_up(TimeoutError(f"nothing came for {self._timeout_s:g} s"))
-
-
 class Answer:
     """An answer while it comes; the parser calls its methods that begin with ``on_``.
 
     Attributes:
         head: Done when status and headers are there.
         paused: Whether the connection is paused, because more of the body is there than the reader takes.
-        watch: Ends it if nothing comes.
         over: Whether nothing more will come.
         frees: Whether it has ended as its head says, with nothing after it, and the server keeps the connection.
     """
 
     __slots__ = (
-        "__weakref__", "_connection", "_error", "_head_size", "_method", "_reader", "frees", "head", "headers", "over", "paused",
-        "status", "watch",
+        "__weakref__", "_connection", "_error", "_head_size", "_method", "_reader", "_timeout_s", "frees", "head", "headers", "over",
+        "paused", "status",
     )  # fmt: skip
 
     def __init__(self, connection: ServerConnection, method: str, timeout_s: float) -> None:
-        self._connection, self._method = connection, method
+        self._connection, self._method, self._timeout_s = connection, method, timeout_s
         self.head: asyncio.Future[None] = connection.loop.create_future()
         self.status, self.headers = 0, Headers()
         self.over = self.frees = self.paused = False
         self._reader = asyncio.StreamReader(HELD_MAX // 2, connection.loop)
         self._reader.set_transport(proxy(self))  # it pauses and resumes the reading
         self._error: Exception | None = None
-        self.watch = _Watch(self, connection.loop, timeout_s)
         self._head_size = 0
 
     # The parser's calls.
@@ -320,7 +280,6 @@ class Answer:
 
     def received(self, size: int) -> None:
         """So many bytes came."""
-        self.watch.renew()
         if not self.status:
             self._head_size += size
             if self._head_size > HEAD_MAX:
@@ -349,14 +308,26 @@ class Answer:
         """Nothing more will come."""
         if not self.over:
             self.over, self._error = True, error
-            self.watch.end()
             self._reader.feed_eof()
 
     # The reader's.
 
+    async def wait(self, step: Awaitable[Any]) -> Any:
+        """Wait for a step of the server; one that takes too long ends the answer with an error, and so the step."""
+        timer = self._connection.loop.call_later(self._timeout_s, self._give_up)
+        try:
+            return await step
+        finally:
+            timer.cancel()
+
+    def _give_up(self) -> None:
+        self.fail(TimeoutError(f"nothing came for {self._timeout_s:g} s"))
+        self._connection.drop(self)
+
     async def read(self) -> bytes:
         """See :meth:`~paceline.gateway.client.Fetched.read`."""
-        part = await self._reader.read(2**20)  # all that is kept
+        kept = self._reader.read(2**20)  # all of it
+        part: bytes = await (kept if self.over else self.wait(kept))
         if not part and self._error is not None:
             raise self._error
         return part
@@ -377,11 +348,6 @@ class Answer:
         if not self.over:
             self._end()
             self._connection.drop(self)
-
-    def give_up(self, error: Exception) -> None:
-        """End it with an error, and the connection with it."""
-        self.fail(error)
-        self._connection.drop(self)
 
 
 def is_valid(headers: Iterable[tuple[bytes, bytes]]) -> bool:
