@@ -25,7 +25,7 @@ from gateway_helpers import chat, running_gateway, stub, tell
 
 from paceline.config import Config
 from paceline.core.results import SettingsError
-from paceline.gateway import app, errors, incoming, protocol, server
+from paceline.gateway import errors, incoming, protocol, server
 from paceline.gateway.keys import KeyFile
 from paceline.gateway.server import ProcessSettings
 from paceline.shared.ledger import SharedLedger
@@ -145,7 +145,7 @@ def idle(running):
     """Whether nothing of a request is left."""
     gateway, bodies = running.dispatch, running.dispatch._bodies
     pools = running.limiter.status()["pools"].values()
-    nothing = not bodies._shares.total and not bodies.slow and not gateway.held.waiting
+    nothing = not bodies._shares.total and not gateway.held.waiting
     nothing = nothing and not running.server.server_state.tasks
     return nothing and all(pool["waiting"] == pool["in_flight"] == 0 for pool in pools)
 
@@ -797,7 +797,6 @@ class TestSlowness:
         for name in ("HEAD_S", "KEEP_S", "WRITE_S"):
             monkeypatch.setattr(protocol, name, 0.2)
         monkeypatch.setattr(incoming, "BODY_S", 0.2)
-        monkeypatch.setattr(app, "LOOK_S", 0.05)
 
     def test_the_connection_ends(self, serve, upstream):
         running = serve(upstream.url)
@@ -1032,7 +1031,7 @@ class TestProcesses:
         assert answers(talk(running.url, post())) == [200]
         with connect(running.url) as client:
             client.sendall(post()[:-5])
-            until(lambda: running.dispatch._bodies.slow)
+            until(lambda: running.dispatch._under_way.total)
             running.server.should_exit = True
             until(lambda: running.gateway.life.draining)
             client.sendall(post()[-5:])

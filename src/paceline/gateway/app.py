@@ -39,7 +39,7 @@ from paceline.telemetry.status_app import Event, Receive, Send, is_page, status_
 log = logging.getLogger("paceline.gateway")
 
 LOOK_S: Final = 5.0
-"""The time between two looks for clients that are slower, and at a store that answers."""
+"""The time between two looks for what was kept too long, and at a store that answers."""
 
 RETRY_S: Final = 1.0
 """The time between two looks at a store that does not answer."""
@@ -188,7 +188,7 @@ class Gateway:
             await asyncio.sleep(LOOK_S if answers else RETRY_S)
 
     async def _watch(self) -> None:
-        """End what takes too long; at the end, hand back what waits for another attempt."""
+        """Forget what was kept too long; at the end, hand back what waits for another attempt."""
         while True:
             await asyncio.sleep(LOOK_S)
             self._dispatch.held.hand_back()

@@ -83,10 +83,9 @@ class Dispatch:
         await self._bodies.close()
 
     def expire(self, now_s: float) -> None:
-        """End what has taken, or was kept, too long."""
+        """Forget what was kept too long."""
         self.held.expire(now_s)
         self._metering.models.expire(now_s)
-        self._bodies.expire(now_s)
 
     async def relay(self, request: Incoming) -> None:
         """Pass a request on, and its answer back.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple, Self
@@ -142,15 +141,10 @@ class Incoming:
 
 
 class Bodies:
-    """The bodies of all requests of a process.
-
-    Attributes:
-        slow: The connections over which one comes, and until when it must.
-    """
+    """The bodies of all requests of a process."""
 
     def __init__(self) -> None:
         self._shares, self._joining, self._reader = Shares(), asyncio.Lock(), BodyReader()
-        self.slow: dict[HttpProtocol, float] = {}
 
     async def close(self) -> None:
         """End the process that reads large ones."""
@@ -160,19 +154,17 @@ class Bodies:
         """What was counted for ``owner`` is needed no more."""
         self._shares.use(owner, -sum(map(len, parts)))
 
-    def expire(self, now_s: float) -> None:
-        """Close the connections of clients that are too slow."""
-        for connection in [one for one, until_s in self.slow.items() if until_s < now_s]:
-            connection.abort()
-
     async def read(self, request: Incoming, is_unread: Callable[[], bool]) -> bytes | None:
         """The body of a request; it is counted as it comes. ``None`` for a large one that is not read: the rest is to come.
+
+        The connection of a client that is too slow ends.
 
         Raises:
             RequestError: It is too large.
         """
         length, looked, parts, owner = request.head.length or 0, False, request.parts, request.owner
-        size, more, self.slow[request.connection] = 0, True, time.monotonic() + BODY_S
+        size, more = 0, True
+        late = asyncio.get_running_loop().call_later(BODY_S, request.connection.abort)
         try:
             while more:
                 if max(length, size) > UPLOAD_FROM and not looked:
@@ -197,7 +189,7 @@ class Bodies:
                 parts[:] = [b"".join(parts)]
             return parts[0]
         finally:
-            del self.slow[request.connection]
+            late.cancel()
 
     async def look(self, request: Incoming, body: bytes, members: Sequence[Upstream]) -> Seen:
         """What is in a body that ``members`` may get; another process reads one that takes long.
@@ -225,22 +217,23 @@ class Bodies:
             self._shares.use(request.owner, -len(parts[0]))
             if part := parts.pop(0):
                 yield part
-        size, more, until_s = 0, True, time.monotonic() + BODY_S
+        loop = asyncio.get_running_loop()
+        size, more, until_s = 0, True, loop.time() + BODY_S
         while more:
-            self.slow[request.connection] = until_s
+            late = loop.call_at(until_s, request.connection.abort)
             try:
                 event = await request.next_part()
             finally:
-                del self.slow[request.connection]
+                late.cancel()
             if event["type"] != "http.request":
                 raise ConnectionResetError
             size += len(event["body"])
-            more, came_s = event["more_body"], time.monotonic()
+            more, came_s = event["more_body"], loop.time()
             if event["body"]:
                 yield event["body"]
-            until_s += time.monotonic() - came_s  # in which the server took it
+            until_s += loop.time() - came_s  # in which the server took it
             if size >= UPLOAD_LEAST:
-                size, until_s = 0, time.monotonic() + BODY_S
+                size, until_s = 0, loop.time() + BODY_S
 
 
 def number(
