@@ -127,7 +127,7 @@ def sent(limiter, provider, body=None, **headers):
     from paceline.http.account import payer_of
 
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    payer = payer_of(limiter.pacer, provider_named(provider), lambda name: named.get(name, ""), lambda: body or {})
+    payer = payer_of(limiter.pacer, provider_named(provider), lambda name: named.get(name, ""), body or {})
     return None if payer is None else payer.account.name
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -71,7 +71,7 @@ class Metering:
         pacer, fields = self._pacer, seen.fields if seen.content else None
         known = dict[int, Metered]()  # by the call, which is the same one at another account
         for upstream, call in zip(request.place.members, seen.calls, strict=False):
-            payer = self._payer(request, upstream, lambda: seen.fields)
+            payer = self._payer(request, upstream, seen.fields)
             found = known.get(id(call))
             one = None if found is None else at_account(pacer, found, upstream.provider, payer)
             if one is None:
@@ -88,12 +88,12 @@ class Metering:
         own = sum(number for lane, number in waiting.items() if lane.partition("/")[0] == key.name)
         return fits(key.identity, own, queue.length, 1, most)
 
-    def _payer(self, request: Incoming, upstream: Upstream, body: Callable[[], Mapping[str, Any]]) -> Payer | None:
-        """Who pays for a request that is sent with its client's own credential; ``None`` for another one. ``body`` returns its fields."""
+    def _payer(self, request: Incoming, upstream: Upstream, fields: Mapping[str, Any]) -> Payer | None:
+        """Who pays for a request with these fields that is sent with its client's own credential; ``None`` for another one."""
         provider: Any = upstream.provider
         if upstream.key or request.open_path or not is_metered(provider, request.decoded_path):
             return None
-        return payer_of(self._pacer, provider, request.head.header, body, request.head.query)
+        return payer_of(self._pacer, provider, request.head.header, fields, request.head.query)
 
 
 def _refuse_login(request: Incoming) -> None:

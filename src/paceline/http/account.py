@@ -63,7 +63,7 @@ _UNNAMED: Final = re.compile(r"[^\w.-]+")
 
 
 def payer_of(
-    pacer: Pacer, provider: Provider, header: Header, body: Callable[[], Mapping[str, Any]], query: str = ""
+    pacer: Pacer, provider: Provider, header: Header, body: Mapping[str, Any], query: str = ""
 ) -> Payer | None:
     """Who pays for a request; ``None`` where it is the account of the provider's name.
 
@@ -74,7 +74,7 @@ def payer_of(
         pacer: The pacer.
         provider: The provider.
         header: Returns the headers of the request.
-        body: Returns the JSON value of its body.
+        body: The JSON value of its body.
         query: The query of its URL, as it is sent.
     """
     name = provider.name
@@ -92,7 +92,7 @@ def payer_of(
         credential,
         is_login=login,
         session=header(_SESSION[name]) if login else "",  # an API key is not renewed in the middle of a session
-        person=lambda: _person(token, header, body if login else dict),
+        person=lambda: _person(token, header, body if login else {}),
     )
     if not login:
         return payer
@@ -132,14 +132,14 @@ def _credential(provider: str, sent: list[str], header: Header) -> str:
     return "\n".join((*sent, *(f"{one}: {value}" for one in named if (value := header(one)))))
 
 
-def _client(pacer: Pacer, header: Header, body: Callable[[], Mapping[str, Any]]) -> Client:
+def _client(pacer: Pacer, header: Header, body: Mapping[str, Any]) -> Client:
     """The session and the subagent that a request claims to be of, which are shown: by the name that its user gives it, or by digits."""
     digits, given = pacer.accounts.digits, _UNNAMED.sub("_", header("x-paceline-name")[:NAME_MAX])
     if found := header("x-claude-code-session-id"):
         return Client("claude", given or digits(found), digits(header("x-claude-code-agent-id")))
     if found := header("session-id"):
         return Client("codex", given or digits(found), digits(_subagent(header)))
-    named = _OF_SESSION.search(telling(body())["metadata"]["user_id"])
+    named = _OF_SESSION.search(telling(body)["metadata"]["user_id"])
     return Client("claude", given or digits(named[1])) if named else UNNAMED
 
 
@@ -211,13 +211,13 @@ def _bare(value: str) -> str:
     return rest.strip() if scheme.lower() in ("bearer", "basic") else value.strip()
 
 
-def _person(credential: str, header: Header, body: Callable[[], Mapping[str, Any]]) -> str:
+def _person(credential: str, header: Header, body: Mapping[str, Any]) -> str:
     """The person that a request claims to be of; empty for none. Seats of one organization are several persons."""
     claims = _claims(credential)
     # Z.ai's clients sign a token for each request, which names their key.
     if named := as_text(claims.get("sub")) or as_text(claims.get("api_key")):
         return "\n".join([as_text(claims.get("iss")), named, header(CHATGPT)])
-    found = _UUID.search(telling(body())["metadata"]["user_id"])
+    found = _UUID.search(telling(body)["metadata"]["user_id"])
     return found[1] if found else ""
 
 

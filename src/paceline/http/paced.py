@@ -120,8 +120,8 @@ async def _describe(
     if known is not None:
         if is_metered(known, path):
             content = await http.content()
-            payer = payer_of(pacer, known, http.header, partial(body_of, content), http.query)
-            return describe(pacer, known, path, content, payer)
+            body = body_of(content)
+            return describe(pacer, known, path, content, payer_of(pacer, known, http.header, body, http.query), body)
     elif (found := await _guessed(pacer, http, target, fallback)) is not None:
         return found
     # A caller with a permit has said by hand what the request costs.
@@ -161,7 +161,7 @@ async def _guessed(
             _log_once(_OTHER, guess.name, host)
         guess = _under_host(guess, host, path)
     else:
-        payer = payer_of(pacer, guess, http.header, lambda: body, http.query)
+        payer = payer_of(pacer, guess, http.header, body, http.query)
     found = describe(pacer, guess, path, content, payer, body)
     return found and replace(found, guessed=not named)
 
@@ -249,7 +249,7 @@ async def _unlisted(
         # A body that is streamed would be read whole for nothing: most such requests are no LLM's.
         body = _llm_body(path, await http.content()) if http.in_memory else None
     if body is not None and known is not None and _is_chat(body):
-        payer = payer_of(pacer, known, http.header, lambda: body, http.query)
+        payer = payer_of(pacer, known, http.header, body, http.query)
         return _recognised(pacer, known, body, guessed=False, payer=payer)
     if body is not None and known is None:
         owner = provider_named(host) if sure else _owner_of(pacer, host, body["model"], fallback)
