@@ -1,15 +1,19 @@
 """Answers that are made in the background: the request is settled with the answer that is asked for later."""
 
+import asyncio
 import gc
 import json
 import weakref
 
+import aiohttp
 import httpx
 import openai
 import pytest
+import requests
 from chats import pool_of, spent
 
 import paceline
+from odd_server import JSON, OddServer
 from paceline.http import background, pace_transport
 from paceline.testing import ManualClock
 
@@ -20,6 +24,7 @@ def answer_with(status, usage=None, number=1):
     return {"id": f"resp_{number}", "object": "response", "status": status, "output": [], "usage": usage}
 
 
+ASKED = {"model": "gpt-5", "input": "Hello.", "background": True}
 USAGE = {"input_tokens": 900, "output_tokens": 100, "total_tokens": 1_000}
 
 
@@ -58,6 +63,31 @@ def test_the_usage_is_that_of_the_answer_that_is_asked_for(last, charged):
         assert (level(limiter), pool_of(limiter)["in_flight"]) == (held, 1)
         assert client.responses.retrieve(job.id).status == last[0]
     assert (pool_of(limiter)["in_flight"], level(limiter)) == (0, held if charged is None else charged)
+    assert not limiter.pacer.jobs
+
+
+async def ask_by_aiohttp(limiter, url):
+    async with aiohttp.ClientSession() as session:
+        limiter.attach(session, provider="openai")
+        async with session.post(url, json=ASKED) as made, session.get(f"{url}/{(await made.json())['id']}") as answer:
+            return await answer.json()
+
+
+def ask_by_requests(limiter, url):
+    with requests.Session() as session:
+        limiter.attach(session, provider="openai")
+        made = session.post(url, json=ASKED, timeout=20).json()
+        return session.get(f"{url}/{made['id']}", timeout=20).json()
+
+
+@pytest.mark.parametrize("ask", [lambda *asked: asyncio.run(ask_by_aiohttp(*asked)), ask_by_requests])
+def test_it_is_asked_for_with_any_library(ask):
+    limiter = paceline.Limiter({"openai/*": TOKENS})
+    answers = [answer_with("queued"), answer_with("completed", USAGE)]
+    with OddServer(lambda number, _: (200, JSON, answers[number])) as server:
+        assert ask(limiter, f"{server.base_url}/v1/responses")["status"] == "completed"
+    assert server.methods == ["POST", "GET"]
+    assert (pool_of(limiter)["in_flight"], level(limiter)) == (0, 1_000)
     assert not limiter.pacer.jobs
 
 

@@ -35,11 +35,11 @@ def paced_request(
 
     @functools.wraps(original)
     async def _request(session: Any, method: str, url: Any, **options: Any) -> Any:
-        if method.upper() != "POST":
+        if method.upper() != "POST" and not pacer.jobs:  # nor is it a poll
             return await original(session, method, url, **options)
         # Checked after the exchange: a refusal that is retried must not raise in an attempt.
         check = options.pop("raise_for_status", None)
-        http = _Aiohttp(functools.partial(original, session), session, url, options)
+        http = _Aiohttp(functools.partial(original, session), session, method.upper(), url, options)
         response = await exchange(pacer, http, provider, fallback)
         check = session._raise_for_status if check is None else check  # noqa: SLF001
         if callable(check):
@@ -59,12 +59,12 @@ def pace_session(pacer: Pacer, session: Any, provider: Provider | None) -> None:
 
 
 class _Aiohttp:
-    """A POST of aiohttp; see :class:`~paceline.http.binding.Undescribed`."""
+    """A request of aiohttp; see :class:`~paceline.http.binding.Undescribed`."""
 
-    is_async, method = True, "POST"
+    is_async = True
 
-    def __init__(self, send: Request, session: Any, url: Any, options: dict[str, Any]) -> None:
-        self._send, self._session, self._options = send, session, options
+    def __init__(self, send: Request, session: Any, method: str, url: Any, options: dict[str, Any]) -> None:
+        self._send, self._session, self._options, self.method = send, session, options, method
         self._url = session._build_url(url)  # noqa: SLF001  (with the session's base)
         host, port = self._url.host or "", self._url.explicit_port
         self.target: tuple[str, str] = host, self._url.path
@@ -106,7 +106,7 @@ class _Aiohttp:
 
     async def send(self, permit: Permit | None = None) -> Any:  # noqa: ARG002
         options = self._options if self._data is None else {**self._options, "data": self._data()}
-        return await self._send("POST", self._given_url, raise_for_status=False, **options)
+        return await self._send(self.method, self._given_url, raise_for_status=False, **options)
 
     def head(self, response: Any) -> tuple[int, dict[str, str]]:
         return response.status, {name.lower(): value for name, value in response.headers.items()}

@@ -54,18 +54,22 @@ def paced_urlopen(
         pool: Any, method: str, url: str, body: Any = None, headers: Any = None, *args: Any, **named: Any
     ) -> Any:
         options = dict(zip(_POSITIONAL, args, strict=False)) | named
-        if method.upper() != "POST":
+        posts = method.upper() == "POST"
+        if not posts and not pacer.jobs:  # nor is it a poll
             return original(pool, method, url, body, headers, **options)
         if options.get("multiplexed"):  # of niquests' fork, which would return a promise of the response
             options["multiplexed"] = False
         permit, above, token = _attempted.get(), sending_here(), None
-        if permit is not None and above is not None:  # inside the attempt of another exchange: a retry or a redirect
+        if (
+            posts and permit is not None and above is not None
+        ):  # inside the attempt of another exchange: a retry or a redirect
             history = getattr(options.get("retries"), "history", None)
             above.superseded(permit, history[-1].error if history else None)
             # Without the exchange above, which would take a request to its own target for its attempt.
             inner, token = _attempted.set(None), sending.set(None)
         try:
-            return run_sync(exchange(pacer, _Urllib3(original, pool, url, body, headers, options), provider, fallback))
+            http = _Urllib3(original, pool, method.upper(), url, body, headers, options)
+            return run_sync(exchange(pacer, http, provider, fallback))
         finally:
             if token is not None:
                 _attempted.reset(inner)
@@ -116,12 +120,14 @@ def header_text(value: Any) -> str:
 
 
 class _Urllib3:
-    """A POST of urllib3; see :class:`~paceline.http.binding.Undescribed`."""
+    """A request of urllib3; see :class:`~paceline.http.binding.Undescribed`."""
 
-    is_async, method = False, "POST"
+    is_async = False
 
-    def __init__(self, send: Any, pool: Any, url: str, body: Any, headers: Any, options: dict[str, Any]) -> None:
-        self._send, self._pool, self._url, self._options = send, pool, url, options
+    def __init__(
+        self, send: Any, pool: Any, method: str, url: str, body: Any, headers: Any, options: dict[str, Any]
+    ) -> None:
+        self._send, self._pool, self._url, self._options, self.method = send, pool, url, options, method
         self._body, self._headers = body, headers
         parts = urlsplit(url)  # absolute for an HTTP proxy, whose pool it is
         host, port = (parts.hostname, parts.port) if parts.netloc else (pool.host, pool.port)
@@ -155,12 +161,12 @@ class _Urllib3:
     async def send(self, permit: Permit | None = None) -> Any:
         options = self._options
         if permit is None:
-            return self._send(self._pool, "POST", self._url, self._body, self._headers, **options)
+            return self._send(self._pool, self.method, self._url, self._body, self._headers, **options)
         token = _attempted.set(permit)
         retries = options.get("retries")
         options = {**options, "retries": _without_429(self._pool.retries if retries is None else retries)}
         try:
-            return self._send(self._pool, "POST", self._url, self._body, self._headers, **options)
+            return self._send(self._pool, self.method, self._url, self._body, self._headers, **options)
         finally:
             _attempted.reset(token)
 
