@@ -101,7 +101,7 @@ class TestPlaces:
 
     def held(self, body=b"body", key="alice", headers=(), *, waits=True):
         identify = partial(identity, key, "one ", "POST /v1?", list(headers), body)
-        return HeldRequest(SimpleNamespace(waits=waits), [], identify, 0.0)
+        return HeldRequest(SimpleNamespace(waits=waits), identify, 0.0)
 
     def claim(self, places, held, opened_s, now_s):
         return places.claim(held.identify().key, held.identify, opened_s, now_s)

@@ -37,8 +37,8 @@ from paceline.batch.transport import (
 from paceline.config.servers import ProviderAddress, ServerGroup
 from paceline.http.binding import Binding
 from paceline.http.describe import Metered, at_account, describe
-from paceline.http.exchange import Exchange
-from paceline.http.routed import RoutedExchange, Way
+from paceline.http.exchange import Exchange, Way
+from paceline.http.routed import RoutedExchange
 from paceline.limiter.limiter import Limiter
 from paceline.pacing.lack import lack_of
 from paceline.pacing.pacer import Pacer

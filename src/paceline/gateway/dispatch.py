@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -34,7 +34,7 @@ from paceline.gateway.unmetered import send_unmetered
 from paceline.gateway.upstreams import ACCOUNT, JUDGED_HEADERS, LITELLM_KEY, OF_CLIENT, Upstream, path_at, without_key
 from paceline.gateway.waiting import Further, HeldRequest, KeptExchange, KeptRoutedExchange, Rhythm, rhythm_of
 from paceline.gateway.windows import bound, has_login, shut, shut_meanwhile
-from paceline.http.routed import Way
+from paceline.http.exchange import Way
 from paceline.http.unpaced import announce
 from paceline.limiter.limiter import Limiter
 from paceline.pacing.pacer import NAME_MAX, current_lane
@@ -125,7 +125,7 @@ class Dispatch:
                 else:
                     # Before a place is claimed: nothing may fail after that.
                     asked_s = number(request.options, _KEEPALIVE, *NOTES_S, also=0.0)
-                    found = await self.held.claim(request, exchange, requests)
+                    found = await self.held.claim(request, exchange)
                     if isinstance(found, HeldRequest):
                         if found.task is None and others:
                             found.further = self._further(found, [first, *others], body)
@@ -160,9 +160,7 @@ class Dispatch:
         target = at[0].place.target
         held.exchange.try_once()
 
-        async def further(
-            present: KeptExchange, outcome: ClientReply | Exception | None
-        ) -> tuple[KeptExchange, Sequence[Relayed]] | None:
+        async def further(present: KeptExchange, outcome: ClientReply | Exception | None) -> KeptExchange | None:
             nonlocal target
             why = present.why_out() if outcome is None else why_failed(outcome)
             while why and others:
@@ -172,14 +170,14 @@ class Dispatch:
                 target = request.place.target
                 try:
                     _check_keys(request)
-                    requests, exchange = await self._prepared(_in_time(request, began_s), body)
+                    _, exchange = await self._prepared(_in_time(request, began_s), body)
                 except RequestError as refused:
                     why = refused.word
                     continue
                 if exchange is not None:
                     if others:
                         exchange.try_once()
-                    return exchange, requests
+                    return exchange
                 why = "its API has no such call"
             if isinstance(outcome, ClientReply):
                 outcome.fallback = told(target, failed)

@@ -14,7 +14,7 @@ from paceline.gateway.errors import RequestError
 from paceline.gateway.incoming import Bodies, Incoming
 from paceline.gateway.life import Life
 from paceline.gateway.reading import LARGE
-from paceline.gateway.relay import ClientReply, Relayed
+from paceline.gateway.relay import ClientReply
 from paceline.gateway.waiting import IDEMPOTENCY, HeldRequest, Identity, KeptExchange, KeptPlaces, identity
 
 
@@ -67,7 +67,7 @@ class HeldRequests:
         wait = {"ahead": why.ahead, "binds": why.quota, "expected_wait_s": why.expected_wait_s}
         return asked | {"state": "waiting"} | wait
 
-    async def claim(self, request: Incoming, exchange: KeptExchange, sent: list[Relayed]) -> HeldRequest | ClientReply:
+    async def claim(self, request: Incoming, exchange: KeptExchange) -> HeldRequest | ClientReply:
         """The request in the place that was kept for it, or else in a new one; or the answer that was kept for it."""
         identify = _identity_of(request)
         if sum(map(len, request.parts)) > LARGE:
@@ -89,7 +89,7 @@ class HeldRequests:
                 if content is not None:
                     raise RequestError(409, "under_way", "a request with this Idempotency-Key is being answered")
                 self.answers.begin(named)
-            return HeldRequest(exchange, sent, identify, now_s, named)
+            return HeldRequest(exchange, identify, now_s, named)
         if kept.reader is not None:
             kept.reader.cancel()
         self._bodies.release(owner, request.parts)

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import re
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from paceline.core.progress import Row
 from paceline.core.results import PoolStoppedError, Refusal
 from paceline.gateway.connection import Headers
-from paceline.gateway.relay import ClientReply, Relayed, let_go
+from paceline.gateway.relay import ClientReply, let_go
 from paceline.gateway.upstreams import KEY_HEADERS
 from paceline.http.exchange import Exchange
 from paceline.http.routed import RoutedExchange
@@ -239,7 +239,7 @@ class KeptExchange(Exchange):
 
     def why_out(self) -> str:
         """Why nothing is sent to its place now: its servers have failed so often that their pools pause; empty if it is."""
-        health, pools = self.pacer.health, [one.scheduler for one in self.everywhere()]
+        health, pools = self.pacer.health, [way.metered.scheduler for way in self.ways()]
         return "failed before" if all(health.paused_until_ns(one) > one.now_ns() for one in pools) else ""
 
     async def _hold(self) -> None:
@@ -285,9 +285,7 @@ def rhythm_of(exchange: KeptExchange, query: str, headers: Headers, asked_s: flo
     return Rhythm(note, *((NOTES_FROM_S, NOTES_EVERY_S) if asked_s is None else (asked_s, asked_s)))
 
 
-Further = Callable[
-    [KeptExchange, ClientReply | Exception | None], Awaitable[tuple[KeptExchange, Sequence[Relayed]] | None]
-]
+Further = Callable[[KeptExchange, ClientReply | Exception | None], Awaitable[KeptExchange | None]]
 """What makes the exchange at another place than the present one's, after an answer or an error, or before both where nothing is sent to a
 place now; ``None``: the present one is good."""
 
@@ -298,7 +296,6 @@ class HeldRequest:
 
     Attributes:
         exchange: Its exchange.
-        requests: The request to each server that may answer it.
         identify: Returns its identity.
         begun_s: When it came.
         named: Its identity by an ``Idempotency-Key``, by which its answer is kept; ``None`` without one.
@@ -311,7 +308,6 @@ class HeldRequest:
     """
 
     exchange: KeptExchange
-    requests: Sequence[Relayed]
     identify: Callable[[], Identity]
     begun_s: float
     named: Identity | None = None
@@ -326,6 +322,11 @@ class HeldRequest:
     def __post_init__(self) -> None:
         self.exchange.present = self._present
         self._present.set()
+
+    @property
+    def requests(self) -> list[Any]:
+        """The request to each server that may answer it."""
+        return [way.http for way in self.exchange.ways()]
 
     @property
     def server(self) -> str:
@@ -352,10 +353,10 @@ class HeldRequest:
         while self.further is not None and (after := await self.further(self.exchange, outcome)) is not None:
             if isinstance(outcome, ClientReply):
                 outcome.close()
-            for sent in after[1]:
-                sent.pass_on = self.requests[0].pass_on
-            self.exchange, self.requests = after
-            self.exchange.present, outcome = self._present, None
+            pass_on, self.exchange = self.requests[0].pass_on, after
+            for sent in self.requests:
+                sent.pass_on = pass_on
+            after.present, outcome = self._present, None
             moves = True  # the next place may be out, too
         return moves
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
 
 from paceline.core.progress import Row
@@ -57,6 +57,13 @@ def sending_here() -> Exchange | None:
     """The exchange whose attempt is being sent here; ``None`` if there is none."""
     found = sending.get()
     return None if found is None else found()
+
+
+class Way(NamedTuple):
+    """A request as it is sent to one server, and what it costs there."""
+
+    http: Binding
+    metered: Metered
 
 
 class Exchange:
@@ -169,7 +176,7 @@ class Exchange:
     async def _hold(self) -> None:
         """Hold the cost of the request in the allowances of its lane."""
         if self.charge is None:
-            asked = [Asked(one.call, one.expected) for one in self.everywhere()]
+            asked = [Asked(way.metered.call, way.metered.expected) for way in self.ways()]
             self.charge = self.pacer.allowances.charge(self.pacer.lanes.of(), asked, self._timeout_s)
         if self.charge is not None:
             for acquisition, account in self.charge.steps():
@@ -184,9 +191,9 @@ class Exchange:
                 finally:
                     self.acquisition = None
 
-    def everywhere(self) -> list[Metered]:
-        """The request at each server that may answer it."""
-        return [self.metered]
+    def ways(self) -> list[Way]:
+        """The request to each server that may answer it."""
+        return [Way(self.http, self.metered)]
 
     async def _acquire(self, last: Permit | None) -> Permit:
         """The permit for an attempt: for the first, the one that the caller holds, if any; else from the queue."""

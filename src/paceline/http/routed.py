@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from paceline.core.quota import NS
 from paceline.core.results import Refusal, RefusalScope
 from paceline.http.binding import Binding
-from paceline.http.describe import Metered
-from paceline.http.exchange import Exchange
+from paceline.http.exchange import Exchange, Way
 from paceline.pacing.group import ASIDE_S, Choice
 from paceline.pacing.pacer import Pacer
 from paceline.pacing.permit import Permit
@@ -18,13 +17,6 @@ from paceline.providers.refusals import refuses_key
 from paceline.providers.verdict import Judged
 
 log = logging.getLogger("paceline.http")
-
-
-class Way(NamedTuple):
-    """The way of a request to one member of a group; see :class:`~paceline.http.exchange.Exchange`."""
-
-    http: Binding
-    metered: Metered
 
 
 class RoutedExchange(Exchange):
@@ -60,9 +52,9 @@ class RoutedExchange(Exchange):
         self._ways, self._choice, self._sticky, self._model = ways, choice, sticky, self.metered.call.model
         self._failed_at: set[str] = set()
 
-    def everywhere(self) -> list[Metered]:
+    def ways(self) -> list[Way]:
         """See :class:`~paceline.http.exchange.Exchange`."""
-        return [way.metered for way in self._ways.values()]
+        return [*self._ways.values()]
 
     async def _acquire(self, last: Permit | None) -> Permit:
         clock = self.pacer.clock
