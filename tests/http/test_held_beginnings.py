@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import json
 import threading
 
 import httpx2
@@ -10,7 +11,7 @@ from chats import EVENTS, POOL, REFUSED, ROLE, STREAM, WHOLE, counts, pool_of
 from http_ways import IN_PARTS, chat_at
 
 import paceline
-from odd_server import SSE, Gate, OddServer, sse
+from odd_server import JSON, SSE, Gate, OddServer, sse
 from paceline.http.ahead import ReadAhead, held_parts
 from paceline.pacing.sync import run_sync
 from paceline.providers import verdict
@@ -205,3 +206,12 @@ def test_a_timeout_of_the_reader_is_its_own():
             await anext(held_parts(beginning_of(), read))
 
     run_virtual(main())
+
+
+def test_an_answer_that_is_here_holds_no_connection(limiter):
+    answer = {"choices": [{"message": {"content": "a"}}]}
+    given = {"limits": httpx2.Limits(max_connections=1), "timeout": httpx2.Timeout(20, pool=0.1)}
+    with OddServer(lambda *_: (200, JSON, answer)) as server, httpx2.Client(**given) as client:
+        asked = {"url": chat_at(server), "json": {"model": "gpt-5", "messages": [{"role": "user", "content": "a"}]}}
+        with client.stream("POST", **asked) as unread:
+            assert client.post(**asked).content == unread.read() == json.dumps(answer).encode()

@@ -16,7 +16,7 @@ from paceline.http.paced import exchange
 from paceline.http.tap import Tap
 from paceline.pacing.pacer import BaseLimiter, Pacer
 from paceline.pacing.permit import Permit
-from paceline.pacing.sync import run_sync
+from paceline.pacing.sync import awaited, run_sync
 from paceline.providers.base import Provider
 from paceline.providers.registry import provider_named
 from paceline.providers.verdict import Beginning
@@ -85,7 +85,11 @@ class HttpxRequest:
             sock=None if self.is_async else _socket_of(response),
         )
         await ahead.run()
-        response.stream, self._is_peeked = body_of(self._library, stream, ahead, rest), True
+        if ahead.ended:  # all of it is here, and its connection can have another request
+            await awaited(stream.aclose() if self.is_async else stream.close())
+            response.stream = self._library.ByteStream(b"".join(ahead.parts))
+        else:
+            response.stream, self._is_peeked = body_of(self._library, stream, ahead, rest), True
 
     def tap(self, response: Any, headers: Mapping[str, str], tap: Tap) -> None:
         if hasattr(response, "_content"):  # read already: its stream will not be iterated
