@@ -82,7 +82,7 @@ def own_state():
             one.close()
         partitions._current.clear()
         partitions._Paced.instrumented = None
-        sys.modules["paceline.http.instrument"]._active.undo()
+        sys.modules["paceline.http.instrument"].newest("all")
     if "paceline.http.unpaced" in sys.modules:  # announced once in a process, and counted in the status
         sys.modules["paceline.http.unpaced"].kinds.clear()
     if (lines := sys.modules.get("paceline.pacing.lines")) is not None:  # summed up a minute later, in another test

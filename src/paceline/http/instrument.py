@@ -6,7 +6,7 @@ import sys
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from types import ModuleType
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from paceline.http import dspy
 from paceline.http.aiohttp import paced_request
@@ -37,7 +37,16 @@ class Instrumented(ExitStack):
         setattr(owner, name, method)
 
 
-_active = Instrumented()
+_newest: Final[dict[str, Instrumented]] = {}
+"""By kind, the last one that was made."""
+
+
+def newest(kind: str) -> Instrumented:
+    """For new changes of a kind; those before are undone."""
+    if kind in _newest:
+        _newest[kind].undo()
+    made = _newest[kind] = Instrumented()
+    return made
 
 
 def instrument(limiter: BaseLimiter, *, provider: str | None = None) -> Instrumented:
@@ -65,10 +74,8 @@ def instrument(limiter: BaseLimiter, *, provider: str | None = None) -> Instrume
         raise TypeError(
             f"instrument() takes a limiter, not {type(limiter).__name__}: paceline.instrument(paceline.Limiter(...))"
         )
-    global _active  # noqa: PLW0603
     pacer, fallback = limiter.pacer, provider_named(provider) if provider else None
-    _active.undo()  # before the methods are looked at: they must not be wrapped twice
-    _active = done = Instrumented()
+    done = newest("all")  # before the methods are looked at: they must not be wrapped twice
 
     def pace_dspy(module: ModuleType) -> None:
         try:

@@ -5,17 +5,14 @@ Requests that dspy sends through litellm (embeddings, ``engine="litellm"``) are 
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-
 from paceline.http import dspy
+from paceline.http.instrument import Instrumented, newest
 from paceline.integrations import package
 from paceline.limiter.limiter import Limiter
 from paceline.providers.registry import provider_named
 
-_active: list[ExitStack] = []
 
-
-def instrument(limiter: Limiter, *, provider: str | None = None) -> ExitStack:
+def instrument(limiter: Limiter, *, provider: str | None = None) -> Instrumented:
     """Pace every ``dspy.LM`` of this process, sync, async and streamed, whether made before this call or after it.
 
     dspy has at most 100 connections for each LM, so a request with a permit can still wait for a connection. Set
@@ -34,9 +31,6 @@ def instrument(limiter: Limiter, *, provider: str | None = None) -> ExitStack:
     """
     client = package(dspy.MODULE, "dspy>=3.4")
     named = provider_named(provider) if provider else None
-    while _active:
-        _active.pop().close()
-    done = ExitStack()
+    done = newest("dspy")
     done.callback(dspy.pace(client, limiter.pacer, named))
-    _active.append(done)
     return done

@@ -18,7 +18,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any
 
-from paceline.http.instrument import Instrumented
+from paceline.http.instrument import Instrumented, newest
 from paceline.integrations import package
 from paceline.limiter.limiter import Limiter
 
@@ -46,9 +46,6 @@ class _SessionLog(logging.Handler):
         write.log(record.levelname, "{}", self.format(record))
 
 
-_active = Instrumented()
-
-
 def pace_starts(starts: Limiter | Wait) -> Instrumented:
     """Make every agent of this process wait for its starts and restarts; MassGen's own waits are off.
 
@@ -68,14 +65,12 @@ def pace_starts(starts: Limiter | Wait) -> Instrumented:
     Raises:
         ImportError: MassGen is not installed, or this version starts its agents in another way.
     """
-    global _active  # noqa: PLW0603
     orchestrator = package("massgen.orchestrator", REQUIREMENT).Orchestrator
     missing = [name for name in _SEAMS if not hasattr(orchestrator, name)]
     if missing:
         raise ImportError(f"this massgen has no {missing[0]!r}: the integration needs {REQUIREMENT!r}")
     wait: Wait = starts if callable(starts) else functools.partial(_take, starts)
-    _active.undo()
-    _active = done = Instrumented()
+    done = newest("massgen")
     handler = _SessionLog()
     done.callback(log.setLevel, log.level)
     done.callback(log.removeHandler, handler)
