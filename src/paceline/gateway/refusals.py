@@ -100,14 +100,13 @@ class RequestRefusals:
     """The last refusal of one request, and of any with the same credential.
 
     Args:
-        of_pool: The last one of any to the same pool.
-        of_account: The last one of any to the same account, about all that it sends.
+        others: The last one of any to the same pool, and of any to the same account, about all that it sends; none without a credential.
     """
 
     __slots__ = ("_last", "_own")
 
-    def __init__(self, of_pool: LastRefusal, of_account: LastRefusal) -> None:
-        self._own, self._last = LastRefusal(), (of_pool, of_account)
+    def __init__(self, *others: LastRefusal) -> None:
+        self._own, self._last = LastRefusal(), others
 
     def keep(self, status: int, headers: Headers, body: bytes, refusal: Refusal) -> None:
         """Keep a refusal of the request."""
