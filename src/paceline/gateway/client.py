@@ -6,7 +6,6 @@ import asyncio
 import ssl
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from functools import lru_cache
 from typing import Final, NamedTuple, Protocol
 
 import aiohttp
@@ -206,7 +205,7 @@ class _AiohttpClient:
         try:
             response = await self._session.request(
                 method,
-                _url(upstream.root + path),
+                URL(upstream.root + path, encoded=True),
                 headers=sent,
                 data=body.parts if isinstance(body, Upload) else body or None,
                 allow_redirects=False,
@@ -237,11 +236,6 @@ class _AiohttpClient:
     async def close(self) -> None:
         if self._session is not None:
             await self._session.close()
-
-
-@lru_cache(maxsize=1_024)
-def _url(text: str) -> URL:
-    return URL(text, encoded=True)
 
 
 class _Fetched:
