@@ -51,6 +51,9 @@ _NEVER: Final = JUDGED_HEADERS | {LITELLM_KEY}
 
 _DROPPED: Final = HOP_BY_HOP | {_TIMEOUT, _LANE, _PRIORITY, _NAME, _KEEPALIVE, _ID, _STICKY, b"accept-encoding"}
 
+_WAITING: Final = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
+"""The headers of a stream that begins before its answer is there."""
+
 
 class Dispatch:
     """Passes the requests of clients on, each when its permit is there, and their answers back.
@@ -313,7 +316,7 @@ class Dispatch:
         ``bounded``: it may not wait for a window of a plan that is shut for long, which other processes may know of.
         """
         task = held.task = held.task or asyncio.create_task(held.run())
-        due_s, connection, send = rhythm.due_s, request.connection, request.send
+        due_s, connection = rhythm.due_s, request.connection
         answered = kept = False
         try:
             if bounded:
@@ -327,10 +330,7 @@ class Dispatch:
                         # Claude Code 2.1.197 takes each 429 to its login for the end of a window, and ends.
                         raise come_back(503 if has_login(held) else 429)
                     continue
-                if not connection.answering:
-                    headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
-                    await send({"type": "http.response.start", "status": 200, "headers": headers})
-                await send({"type": "http.response.body", "body": rhythm.note, "more_body": True})
+                await self._passing.begin(request, ClientReply(200, _WAITING), rhythm.note)
             answered = True
         except asyncio.CancelledError:
             kept = connection.gone and self.held.keep(held, request.parts)

@@ -43,7 +43,7 @@ class Passing:
         self._pacer, self._tells_quotas = pacer, tells_quotas
 
     async def begin(self, request: Incoming, reply: ClientReply, part: bytes) -> None:
-        """Send a part of an answer that is not judged yet, after its head."""
+        """Send a part of an answer that is not judged yet, or what keeps its client, after its head."""
         send = request.send
         if not request.connection.answering:  # what follows may be another attempt's, of another length
             headers = [pair for pair in self._headers_of(reply) if pair[0] != b"content-length"]
