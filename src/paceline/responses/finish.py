@@ -285,11 +285,19 @@ def _of_data(body: Any) -> Finish:
     if not rest:  # it is made later
         return Finish(State.COMPLETE, text=_as_json(dict(body))) if job else Finish(State.EMPTY)
     name, value = next(iter(rest.items())) if len(rest) == 1 else ("", rest)
-    if isinstance(value, LISTS) and name in _ANSWERS["made"]:
-        why = [as_text(at(one, field)) for one in value for field in _ANSWERS["filtered"]]
-        if not value or sum(map(bool, why)) == len(value):
-            return Finish(State.BLOCKED if value else State.EMPTY, words="".join(why[:2]))
+    if name in _ANSWERS["made"] and (lacks := _lack_of(value)) is not None:
+        return lacks
     return Finish(State.COMPLETE, text=value if isinstance(value, str) else _as_json(value))
+
+
+def _lack_of(made: Any) -> Finish | None:
+    """The finish of a list of no pictures, or of those that a filter has all kept back; ``None`` if there is one."""
+    if not isinstance(made, LISTS):
+        return None
+    why = [as_text(at(one, field)) for one in made for field in _ANSWERS["filtered"]]
+    if made and sum(map(bool, why)) < len(made):
+        return None
+    return Finish(State.BLOCKED if made else State.EMPTY, words="".join(why[:2]))
 
 
 def _of_error(body: Any) -> Finish | None:
