@@ -16,6 +16,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
+from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +47,15 @@ FLUSH_S = 2.0
 """How long the end of the program waits for the last exchanges."""
 
 
+class _Life(Enum):
+    """Whether a worker has a thread, or gets one with the next message."""
+
+    OPEN = "open"
+    CLOSING = "closing"
+    """:meth:`StoreWorker.close` makes the last exchanges."""
+    CLOSED = "closed"
+
+
 class StoreWorker:
     """The pools of a process that share a store, and one thread for their exchanges; it starts with the first message.
 
@@ -72,7 +82,7 @@ class StoreWorker:
         self._lock = threading.RLock()
         self.contact = Contact(self.store, self._clock)
         self._aside_s = 0.0  # when it is due; 0.0: after the next exchange
-        self._closed = self._closing = False
+        self._life = _Life.OPEN
 
     def capacity(self, ledger: Ledger, queue: Queue, now_ns: int, *, learns: Learns) -> SharedCapacity:
         """A capacity of the quotas in ``ledger`` for the requests in ``queue``."""
@@ -97,14 +107,14 @@ class StoreWorker:
     def poke(self, scheduler: Scheduler) -> bool:
         """Plan an exchange for ``scheduler``; a closed worker opens again for waiting requests, else it returns false."""
         with self._lock:
-            if self._closing:
+            if self._life is _Life.CLOSING:
                 return True  # close() makes the exchanges meanwhile: two of one pool at once would lose a reply
             if not self.running or is_patched(self._queue):
-                if self._closed and not scheduler.pool.queue.length:
+                if self._life is _Life.CLOSED and not scheduler.pool.queue.length:
                     return False
                 # For the thread from before a patch of gevent, which waits on the old queue.
                 self._queue.put(None)
-                self._closed, self._queue = False, queues.SimpleQueue()  # of gevent, if it has patched Thread
+                self._life, self._queue = _Life.OPEN, queues.SimpleQueue()  # of gevent, if it has patched Thread
                 before = self._thread
                 serve = partial(_serve, weakref.ref(self), self._queue, before)
                 told = serve, "the exchange with the store was disturbed; it continues"
@@ -189,7 +199,7 @@ class StoreWorker:
         """Whether the thread is being started, or has started and not ended."""
         # Under gevent other greenlets come here while one starts the thread. To a lock from before the patch they are one thread.
         thread = self._thread
-        return not self._closed and thread is not None and (thread.ident is None or thread.is_alive())
+        return self._life is _Life.OPEN and thread is not None and (thread.ident is None or thread.is_alive())
 
     def close(self, *, for_good: bool = False) -> None:
         """End the thread, send the news that is left, and close the store.
@@ -197,9 +207,9 @@ class StoreWorker:
         It opens again for the requests that still wait, unless it is closed ``for_good``, as the program ends.
         """
         with self._lock:
-            if self._closing:  # in another thread, or this is a finalizer in the same one
+            if self._life is _Life.CLOSING:  # in another thread, or this is a finalizer in the same one
                 return
-            self._closed = self._closing = True
+            self._life = _Life.CLOSING
             thread = self._thread
             self._queue.put(None)
         try:
@@ -209,7 +219,7 @@ class StoreWorker:
             if thread is None or not thread.is_alive():
                 self._flush()
         finally:
-            self._closing = False
+            self._life = _Life.CLOSED
         self.store.close()
         for scheduler in [] if for_good else list(self.schedulers):
             if scheduler.pool.queue.length:
