@@ -266,7 +266,7 @@ class Flight:
         seen = await self._results_of(chunk, reading)
         if reading.answers:
             self.batches.queue(chunk.kind).learn(chunk.tokens * reading.answers / len(chunk.lines), reading.tokens)
-        full = next((problem for problem in seen.problems if problem.code == FULL), None)
+        full, found = next((problem for problem in seen.problems if problem.code == FULL), None), False
         if full is None:
             self.batches.queue(chunk.kind).accepted()
             found = self._fail_lines(chunk, seen)
@@ -279,12 +279,21 @@ class Flight:
             self._full(chunk, full.message)
         self.batches.note_written(self.answers.first)
         self.returned = self.returned or left
-        passes = any(is_unpaid(None, problem.code, problem.message) for problem in seen.problems)
-        if seen.state != "failed":
+        if seen.state == "failed":
+            self._stop_at(chunk, seen, why, known=full is not None or found)
+        else:
             self._worked.add(chunk.kind)
-        elif any(_is_about_money(None, problem.code, problem.message) for problem in seen.problems):
+
+    def _stop_at(self, chunk: Chunk, seen: SeenBatch, why: str, *, known: bool) -> None:
+        """End the run at a failed batch if the next ones would fail, too; ``known``: they do not fail for the same reason.
+
+        Raises:
+            StopError: There is no money left, or it is the first batch of its model, and has no other known reason.
+        """
+        if any(_is_about_money(None, problem.code, problem.message) for problem in seen.problems):
             raise StopError(FAILED, f"a batch of {chunk.kind.model[:100]} has failed{why}")
-        elif full is None and not found and not passes and chunk.kind not in self._worked:
+        passes = any(is_unpaid(None, problem.code, problem.message) for problem in seen.problems)
+        if not known and not passes and chunk.kind not in self._worked:
             raise StopError(USAGE, f"the first batch of {chunk.kind.model[:100]} has failed{why}")
 
     async def _is_found(self, chunk: Chunk, refusal: RefusedError | None) -> bool:
