@@ -50,7 +50,7 @@ RULES: dict[str, set[str]] = {
     "check": LOCAL | {"config", "limiter"},
     "data": {"core", "pacing", "http", "stores", "config", "limiter"},
     "gateway": LOCAL | {"config", "limiter", "telemetry"},
-    "demo": {"emulator", "limiter"},
+    "demo": {"emulator", "limiter", "planner"},
     "__main__": {"cli"},
 }
 RULES["cli"] = LOCAL | {*RULES} - {"integrations", "data", "testing", "__main__"}
@@ -61,7 +61,7 @@ LIGHT = LOCAL - {"http"} | {"shared", "stores", "limiter", "planner", "telemetry
 NOT_IN_CORE = {"time", "random", "asyncio", "threading"}
 HEAVY = {
     "httpx", "httpx2", "openai", "anthropic", "click", "rich", "redis", "litellm", "starlette", "uvicorn", "pytest",
-    "numpy", "matplotlib", "tiktoken", "toktok_rs", "yaml", "pydantic", "aiohttp", "requests",
+    "numpy", "tiktoken", "toktok_rs", "yaml", "pydantic", "aiohttp", "requests",
 }  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import asyncio
 import heapq
 import logging
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,66 +19,11 @@ from paceline.core.quota import NS, Quota
 from paceline.core.results import SourceKind
 from paceline.core.unstated.measured import RateMeter
 from paceline.emulator.rules import BucketRule, CountingRule, SlidingRule, WindowRule
+from paceline.planner.picture import Panel, picture
 from paceline.planner.simulation import Request, Simulation
 from paceline.planner.workload import Conversation
 
 IMAGES = Path(__file__).parents[1] / "images"
-COLORS = ("#0b7a75", "#c8553d", "#6b4fa0", "#8a6d00")
-
-Line = tuple[str, Sequence[tuple[float, float]]]
-"""The name of a line, and its points."""
-
-WIDTH, PANEL, LEFT, TOP = 520, 220, 44, 40
-
-
-def _axis(low: float, high: float, step: float) -> Iterable[float]:
-    while low <= high + 1e-9:
-        yield low
-        low += step
-
-
-def _panel(title: str, lines: Sequence[Line], x: tuple[float, float], y: tuple[float, float], at: int) -> str:
-    """One diagram: ``x`` and ``y`` are the highest value and the step of each axis."""
-    right, low = WIDTH - 16, at + PANEL - 34
-
-    def place(px: float, py: float) -> str:
-        return f"{LEFT + px / x[0] * (right - LEFT):.1f},{low - py / y[0] * (PANEL - 62):.1f}"
-
-    parts = [f'<text x="{LEFT}" y="{at + 16}" class="t">{title}</text>']
-    for value in _axis(0, y[0], y[1]):
-        level = place(0, value).split(",")[1]
-        parts.append(f'<path d="M{LEFT} {level}H{right}" class="g"/>')
-        parts.append(f'<text x="{LEFT - 8}" y="{float(level) + 4:.1f}" class="y">{value:g}</text>')
-    parts += [
-        f'<text x="{place(value, 0).split(",")[0]}" y="{low + 18}" class="x">{value:g}</text>'
-        for value in _axis(0, x[0], x[1])
-    ]
-    for color, (_, points) in zip(COLORS, lines, strict=False):
-        path = " ".join(place(px, max(0.0, min(py, y[0]))) for px, py in points if px <= x[0])
-        parts.append(f'<polyline points="{path}" stroke="{color}" class="l"/>')
-    return "\n".join(parts)
-
-
-def picture(
-    alt: str,
-    legend: Sequence[str],
-    panels: Sequence[tuple[str, Sequence[Line], tuple[float, float], tuple[float, float]]],
-) -> str:
-    """An SVG with one legend above its diagrams; the abscissa is in seconds."""
-    height = TOP + PANEL * len(panels)
-    keys, at = "", LEFT
-    for color, name in zip(COLORS, legend, strict=False):
-        keys += f'<path d="M{at} 18h18" stroke="{color}" class="l"/><text x="{at + 24}" y="22" class="k">{name}</text>'
-        at += 44 + round(6.4 * len(name))
-    style = (
-        "text{font:13px sans-serif;fill:#333}.t{font-weight:bold}.k{font-size:13px}.y{text-anchor:end}.x{text-anchor:middle}"
-        ".g{stroke:#ddd;stroke-width:1}.l{fill:none;stroke-width:2.2}"
-    )
-    body = "\n".join(_panel(*panel, TOP + i * PANEL) for i, panel in enumerate(panels))
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH * 1.25:.0f}" viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{alt}">\n'
-        f'<style>{style}</style>\n<rect width="{WIDTH}" height="{height}" fill="#fff"/>\n{keys}\n{body}\n</svg>\n'
-    )
 
 
 def greedy(
@@ -106,13 +51,9 @@ def rules() -> str:
     runs = {name: greedy(make(), 150.0) for name, make in kinds.items()}
     return picture(
         "Requests admitted under a bucket, a fixed window and a sliding window of 60 requests a minute",
-        list(kinds),
         [
-            (
-                "requests admitted (60 requests/min; seconds)",
-                [(name, run[1]) for name, run in runs.items()],
-                (150, 30),
-                (240, 60),
+            Panel(
+                "requests admitted (60 requests/min; seconds)", [(name, run[1]) for name, run in runs.items()], 150, 240
             )
         ],
     )
@@ -158,12 +99,11 @@ def retrying() -> str:
     lines = [
         ("paced", paced()),
         ("retries", retries(failed_count=False)[0]),
-        ("retries, failures count", retries(failed_count=True)[0]),
+        ("retries, where failures count", retries(failed_count=True)[0]),
     ]
     return picture(
         "Requests answered by 40 workers that retry, and by paced requests, at 60 requests a minute",
-        ["paced", "retries", "retries, where failures count"],
-        [("requests answered (60 requests/min, 40 workers; seconds)", lines, (120, 20), (120, 30))],
+        [Panel("requests answered (60 requests/min, 40 workers; seconds)", lines, 120, 120)],
     )
 
 
@@ -182,14 +122,13 @@ def headroom() -> str:
     """A fixed headroom against a safety factor."""
     runs = [10, 20, 30, 45, 60, 90, 120, 180, 240, 300]
     lines = [
-        ("1 s", [(s, 100 * share(s, headroom_s=1.0)) for s in runs]),
-        ("0.9", [(s, 100 * share(s, factor=0.9)) for s in runs]),
-        ("0.8", [(s, 100 * share(s, factor=0.8)) for s in runs]),
+        ("headroom of 1 s", [(s, 100 * share(s, headroom_s=1.0)) for s in runs]),
+        ("safety factor 0.9", [(s, 100 * share(s, factor=0.9)) for s in runs]),
+        ("safety factor 0.8", [(s, 100 * share(s, factor=0.8)) for s in runs]),
     ]
     return picture(
         "Share of the allowed requests that is used, with a fixed headroom and with safety factors, by the length of the run",
-        ["headroom of 1 s", "safety factor 0.9", "safety factor 0.8"],
-        [("used, in % of what the limit allows (length of the run; seconds)", lines, (300, 60), (100, 20))],
+        [Panel("used, in % of what the limit allows (length of the run; seconds)", lines, 300, 100)],
     )
 
 
@@ -225,19 +164,18 @@ def measuring() -> str:
     moving = found("600 requests/min quantised", 60.0, 100, 2.0, quantum_s=0.5, changes=changes)
     return picture(
         "The rate at which attempts are sent, and the rate that the provider admits, for a steady and for a moving capacity",
-        ["admitted", "sent"],
         [
-            (
+            Panel(
                 "60 requests/min, burst 10: per second (seconds)",
                 [("admitted", [(0, 1), (120, 1)]), ("sent", found("10 requests/10s", 120.0, 20, 3.0))],
-                (120, 20),
-                (3, 1),
+                120,
+                3,
             ),
-            (
+            Panel(
                 "10, then 4, then 10 a second: per second (seconds)",
                 [("admitted", [(0, 10), (12, 10), (12, 4), (24, 4), (24, 10), (60, 10)]), ("sent", moving)],
-                (60, 12),
-                (15, 5),
+                60,
+                15,
             ),
         ],
     )
@@ -275,13 +213,15 @@ def agents() -> str:
     """Turns of agents in the order of arrival, and with cached prompts first."""
     return picture(
         "Turns of 20 agents that are answered with cached prompts first, and in the order of arrival",
-        ["cached prompts first", "order of arrival"],
         [
-            (
+            Panel(
                 "turns answered (20 agents, 30k input tokens/min; seconds)",
-                [("first", turns(720, prompt_cache=True)), ("arrival", turns(720, prompt_cache=False))],
-                (720, 120),
-                (200, 50),
+                [
+                    ("cached prompts first", turns(720, prompt_cache=True)),
+                    ("order of arrival", turns(720, prompt_cache=False)),
+                ],
+                720,
+                200,
             )
         ],
     )

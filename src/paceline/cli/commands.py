@@ -50,7 +50,7 @@ MODULES: Final = {
     "gateway": (*_CLI, "uvicorn", "httptools", "aiohappyeyeballs"),
     "top": (*_CLI, "textual"),
     "emulator": ("click", "uvicorn", "httptools"),
-    "demo": (*_CLI, "uvicorn", "httptools", "matplotlib", "openai"),
+    "demo": (*_CLI, "uvicorn", "httptools", "openai"),
 }
 """The modules without which no command of an extra starts."""
 

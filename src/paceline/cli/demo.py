@@ -29,4 +29,4 @@ def command(out: Path) -> None:
 
     raise_files()  # 500 workers
     out.mkdir(parents=True, exist_ok=True)
-    raise SystemExit(show(DemoBatch(), out / "paceline-demo"))
+    raise SystemExit(show(DemoBatch(), out / "paceline-demo.svg"))

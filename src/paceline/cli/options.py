@@ -66,9 +66,7 @@ PORT: Decorator = click.option(
 )
 
 TIERS: Decorator = several("--tier", "Your tier at the provider, or all for every tier. Repeatable.")
-PICTURE: Decorator = click.option(
-    "--picture", type=FILE, help="Draw the use of the quotas over time in this file, .svg or .png."
-)
+PICTURE: Decorator = click.option("--picture", type=FILE, help="Draw the use of the quotas over time in this SVG file.")
 
 _ROWS: Final[tuple[Decorator, ...]] = (
     click.option("--model", help="The model of rows that don't name one."),

@@ -21,7 +21,6 @@ import click
 from paceline.batch.requests import BadLineError, RunRequest, keyless
 from paceline.cli import options
 from paceline.cli.run import GC_THRESHOLD
-from paceline.core.hints import why_missing
 from paceline.core.quota import Quota, brief
 from paceline.core.results import PacelineError, QuotaError, explaining
 from paceline.emulator.settings import SettingsError
@@ -427,14 +426,12 @@ def draw_to(plans: Mapping[str, Plan], file: Path) -> None:
     """Write the picture of plans.
 
     Raises:
-        PacelineError: It cannot be written, or matplotlib is missing.
+        PacelineError: It cannot be written.
     """
-    from paceline.planner.picture import draw
+    from paceline.planner.picture import of_plans
 
     try:
-        draw({name: plan for name, plan in plans.items() if math.isfinite(plan.seconds)}, file)
-        click.echo(f"the picture is in {file}", err=True)
-    except ImportError as error:
-        raise PacelineError(why_missing(error, "--picture", "demo")) from None
-    except (ValueError, OSError) as error:
+        file.write_text(of_plans({name: plan for name, plan in plans.items() if math.isfinite(plan.seconds)}), "utf-8")
+    except OSError as error:
         raise PacelineError(f"--picture {file}: {error}") from None
+    click.echo(f"the picture is in {file}", err=True)

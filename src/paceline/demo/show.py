@@ -31,12 +31,12 @@ LINE_EVERY_S = 5.0
 TIMEOUT = openai.Timeout(600, connect=60)
 
 
-def show(batch: DemoBatch, stem: Path) -> int:
+def show(batch: DemoBatch, file: Path) -> int:
     """Run both halves, print the comparison, and draw the picture.
 
     Args:
         batch: The requests and the limits.
-        stem: The path of the picture without its suffix.
+        file: The path of the picture.
 
     Returns:
         The exit code: 1 if the paced half has not kept its promises, 130 if it was interrupted.
@@ -56,8 +56,8 @@ def show(batch: DemoBatch, stem: Path) -> int:
         f"{batch.start_s:g} s. Refusals and speed are the server's count.",
         style="dim",
     )
-    for file in draw(halves, batch.requests_per_min / 60, stem):
-        console.print(f"written: {file}")
+    file.write_text(draw(halves, batch.requests_per_min / 60), "utf-8")
+    console.print(f"written: {file}")
     faults = verdict(halves[1])
     for fault in faults:
         console.print(f"not as promised: {fault}", style="bold red")
