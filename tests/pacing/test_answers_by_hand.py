@@ -9,6 +9,7 @@ import httpx
 import httpx2
 import pytest
 import requests
+from openai.types.realtime import ResponseDoneEvent
 
 import paceline
 from paceline.testing import ManualClock
@@ -89,6 +90,25 @@ def test_an_error_is_not_settled(limiter, status):
     with pytest.raises(paceline.QuotaError, match=f"openai/m: an answer with status {status} reports no usage"):
         permit.settle(of_requests(status))
     assert permit.open
+
+
+FULL = {"type": "rate_limit_error", "code": "rate_limit_exceeded", "message": "Please try again in 4.5s."}
+SAID = {
+    "an error": {"type": "error", "error": FULL},
+    "a failed turn of Realtime": {
+        "type": "response.done", "event_id": "e",
+        "response": {"status": "failed", "status_details": {"type": "failed", "error": FULL}, "output": []},
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("event", SAID.values(), ids=SAID)
+def test_a_refusal_that_comes_as_an_event(limiter, event):
+    permit = limiter.try_acquire("openai/m", tokens=500)
+    with pytest.raises(paceline.QuotaError, match=r"openai/m: an error \(dict\) reports no usage"):
+        permit.settle(event)
+    permit.refused(ResponseDoneEvent.model_validate(event) if "response" in event else event)
+    assert limiter.status()["pools"]["openai/m"]["cool_down_s"] == pytest.approx(4.5, abs=0.5)
 
 
 class Speech:

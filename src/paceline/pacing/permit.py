@@ -420,8 +420,9 @@ class Permit:
         Continue with ``limiter.acquire(..., again=permit)``, which goes to the front of its lane.
 
         Args:
-            refusal: A :class:`~paceline.Refusal`, or an SDK's exception as for :func:`~paceline.refusal_of`, read as an
-                answer of the pool's provider. A synthetic 429 of paceline changes nothing.
+            refusal: A :class:`~paceline.Refusal`, an SDK's exception as for :func:`~paceline.refusal_of`, or an event
+                of a stream or a WebSocket, read as an answer of the pool's provider. A synthetic 429 of paceline
+                changes nothing.
             retry_after_s: The pause in seconds, instead of the wait that the provider asks for.
 
         Raises:

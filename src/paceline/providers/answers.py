@@ -76,7 +76,7 @@ def reported(pool: str, answer: object) -> Usage | None:
     response, status = _response_in(answer)
     if response is None or status is None:
         if _is_error(answer):
-            raise _no_usage(pool, f"{type(answer).__name__} with an error")
+            raise _no_usage(pool, f"error ({type(answer).__name__})")
         usage = provider.usage(_usage_in(answer))
     else:
         headers, body = _headers(response), _body(response, most=None)
@@ -457,7 +457,7 @@ def refusal_said(error: object, pool: str) -> tuple[Refusal | None, Mapping[str,
     if answer is None:
         raise TypeError(
             f"{pool}: {type(error).__name__} carries no HTTP answer, so it does not say that the provider refused: pass"
-            " an SDK's exception with a response, a paceline.Refusal, or retry_after_s=..."
+            " an SDK's exception with a response, an event with an error, a paceline.Refusal, or retry_after_s=..."
         )
     raise QuotaError(
         f"{pool}: an answer with status {answer.status} is no refusal: settle() the permit, or cancel() it if nothing"
@@ -477,6 +477,9 @@ def _answer_in(error: object) -> Answer | None:
         if (status := _status(response)) is not None:
             headers = _headers(response) or _headers(error)
             return Answer(status, headers, _body(response) or _body(error), _host(response) or _host(error))
+    event = None if isinstance(error, BaseException) else _dumped(error)
+    if error_in(event) is not None:  # of a stream or a WebSocket
+        return Answer(200, {}, json.dumps(event, default=str).encode(), "")
     return None
 
 

@@ -29,7 +29,8 @@ def error_in(payload: Any) -> Mapping[str, Any] | None:
 
 
 def _plain(payload: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    for holder in (payload, as_mapping(payload.get("response"))):
+    response = as_mapping(payload.get("response"))
+    for holder in (payload, response, as_mapping(response.get("status_details"))):
         error = holder.get("error")
         if isinstance(error, Mapping) and error:
             return error
@@ -72,7 +73,7 @@ def _bare(payload: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 _FORMS: Final[tuple[Callable[[Mapping[str, Any]], Mapping[str, Any] | None], ...]] = (
-    _plain,  # {"error": {...}}; {"error": "..."} with a code beside; both also inside ``response``
+    _plain,  # {"error": {...}}; {"error": "..."} with a code beside; both also inside ``response`` (and of Realtime's in its details)
     _error_of_choice,  # {"choices": [{"error": {...}}]}
     lambda payload: payload if payload.get("type") == "error" or as_text(payload.get("__type")) else None,  # AWS
     *(partial(_coded, row) for row in _TABLE["forms"]),
