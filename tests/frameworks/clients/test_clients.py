@@ -1,26 +1,24 @@
 """Clients of one provider each, and the HTTP libraries themselves: `paceline.instrument()` paces them all."""
 
+import asyncio
 import json
+from functools import partial
 
-import aiohttp
-import httpx
-import httpx2
 import instructor
 import ollama
 import openai
 import pytest
 import replicate
-import requests
-import urllib3
 import voyageai
 from azure.ai.inference import ChatCompletionsClient
 from azure.ai.inference.aio import ChatCompletionsClient as AsyncChatCompletionsClient
 from azure.core.credentials import AzureKeyCredential
 from cerebras.cloud.sdk import AsyncCerebras, Cerebras
 from fireworks import AsyncFireworks, Fireworks
-from harness import BUSY, KEY, MESSAGES, PROMPT, crowd_row, service_row
+from harness import BUSY, MESSAGES, PROMPT, crowd_row, service_row
 from huggingface_hub import AsyncInferenceClient, InferenceClient
 from pydantic import BaseModel
+from tests.http.http_ways import WAYS, chat_at
 from together import AsyncTogether, Together
 
 ASK = {"model": "m", "messages": MESSAGES, "max_tokens": 40}
@@ -53,45 +51,17 @@ def hugging_face(world):
     return lambda: client.chat_completion(**ASK), lambda: async_client.chat_completion(**ASK)
 
 
-def raw_httpx(library):
+def library(name):
+    """An HTTP library alone: by the ways of `http_ways` to send with it."""
+
     def calls(world):
-        url, client = f"{world.base_url}/v1/chat/completions", library.Client(headers=KEY, timeout=60)
+        def call(way):
+            assert WAYS[way](chat_at(world), ASK)[0] == 200
 
-        async def acall():
-            async with library.AsyncClient(headers=KEY, timeout=60) as client:
-                return (await client.post(url, json=ASK)).raise_for_status()
-
-        return lambda: client.post(url, json=ASK).raise_for_status(), acall
+        is_async = f"{name} async" in WAYS
+        return partial(call, name), partial(asyncio.to_thread, call, f"{name} async") if is_async else None
 
     return calls
-
-
-def raw_requests(world):
-    def call():
-        requests.post(f"{world.base_url}/v1/chat/completions", json=ASK, headers=KEY).raise_for_status()
-
-    return call, None
-
-
-def raw_urllib3(world):
-    manager, url = urllib3.PoolManager(), f"{world.base_url}/v1/chat/completions"
-
-    def call():
-        answer = manager.request("POST", url, body=json.dumps(ASK), headers=KEY)
-        assert answer.status == 200
-
-    return call, None
-
-
-def raw_aiohttp(world):
-    async def acall():
-        async with (
-            aiohttp.ClientSession(headers=KEY, raise_for_status=True) as session,
-            session.post(f"{world.base_url}/v1/chat/completions", json=ASK) as answer,
-        ):
-            return await answer.json()
-
-    return None, acall
 
 
 CLIENTS = {
@@ -100,11 +70,11 @@ CLIENTS = {
     "fireworks-ai": ("fireworks", "groq", stainless(Fireworks, AsyncFireworks), "over httpx"),
     "together": ("together", "groq", stainless(Together, AsyncTogether), "over httpx"),
     "huggingface-hub": ("huggingface", "groq", hugging_face, "over httpx"),
-    "httpx": ("openai", "openai", raw_httpx(httpx), "alone"),
-    "httpx2": ("openai", "openai", raw_httpx(httpx2), "alone"),
-    "requests": ("openai", "openai", raw_requests, "alone"),
-    "urllib3": ("openai", "openai", raw_urllib3, "alone"),
-    "aiohttp": ("openai", "openai", raw_aiohttp, "alone"),
+    "httpx": ("openai", "openai", library("httpx"), "alone"),
+    "httpx2": ("openai", "openai", library("httpx2"), "alone"),
+    "requests": ("openai", "openai", library("requests"), "alone"),
+    "urllib3": ("openai", "openai", library("urllib3"), "alone"),
+    "aiohttp": ("openai", "openai", library("aiohttp"), "alone"),
 }
 """Provider, dialect of the emulator, calls, and how they are sent. Groq's dialect gives back what was not used."""
 
