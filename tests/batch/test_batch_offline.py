@@ -385,30 +385,6 @@ def test_killed_at_every_step_and_run_again(run, monkeypatch, style):
     assert crashes > 30
 
 
-@pytest.mark.sample(4)
-@pytest.mark.parametrize(
-    ("seed", "style"),
-    [(0, "both"), (1, "both"), (2, "both"), (3, "azure"), (4, "mistral"), (5, "together"), (6, "gemini")],
-)
-def test_calls_that_break_before_or_after_they_took_effect(run, monkeypatch, seed, style):
-    dice, send = random.Random(seed), Web._send
-
-    async def breaks(self, *args, **options):
-        kind = dice.random()
-        if kind < 0.2:
-            raise BrokenError("before")
-        answer = await send(self, *args, **options)
-        if kind < 0.4:
-            raise BrokenError("after")
-        return answer
-
-    monkeypatch.setattr(Web, "_send", breaks)
-    lines = chats(20) + [message(f"c{n}") for n in range(10)]
-    one = run(lines) if style == "both" else run(count=30, style=style)
-    one.completes()
-    assert one.batches()["same"]["most"] == 1
-
-
 def test_a_full_queue_is_learned_and_waited_for(run):
     one = run(count=40, enqueued_tokens=120, release_s=0.1)
     one.completes(most=20)
@@ -584,22 +560,6 @@ def test_answers_of_another_form_are_asked_for_again_and_said(run, monkeypatch, 
     assert one.batches()["same"]["most"] == 1
 
 
-@pytest.mark.parametrize("style", ["openai", "anthropic", "together", "gemini"])
-def test_a_page_in_the_place_of_results_is_not_taken_for_them(run, monkeypatch, style):
-    fetch, pages = Web.fetch, [b"<html>", b"{}\n", b"[]"]
-
-    async def page(self, path, file):
-        if pages:
-            file.write(pages.pop())
-        else:
-            await fetch(self, path, file)
-
-    monkeypatch.setattr(Web, "fetch", page)
-    one = run(count=8, style=style)
-    one.completes()
-    assert not pages
-
-
 def test_results_that_are_gone_at_gemini_are_given_up(run, monkeypatch, timing):
     async def gone(*_):
         raise RefusedError(403, "", "You do not have permission to access it, or it may not exist.")
@@ -771,19 +731,6 @@ class TestDeadline:
         assert tally["admitted"] == 15 - found["paid"] == report["attempts"]
         one.check(paid=found["paid"])
         assert BatchJournal(str(one.output)).unfinished == 0
-
-    @pytest.mark.long("runs for seconds of real time")
-    def test_the_rest_is_what_can_just_be_sent_in_time(self, run, timing):
-        """60 requests at 20 a second: the batches are left about 40 / 20 / 0.8 + 3.4 s before the deadline."""
-        timing(**self.HURRY | {"last_s": 3.0})
-        limits = {"limits": {"*": "20 requests/s, 60M tokens/min"}}
-        one = run(count=60, turnaround_s=1_000.0, settings=limits)
-        started_s = time.monotonic()
-        code, report = one.start(mode="auto", most=30, deadline_s=6.5, **limits)
-        elapsed_s = time.monotonic() - started_s
-        assert (code, report["ok"]) == (0, 60)
-        assert 0.4 + 1.8 < elapsed_s < 6.5  # three seconds of it are not needed
-        one.check(paid=one.batches()["paid"])
 
     def test_a_slow_cancel_delays_its_own_requests_only(self, run, monkeypatch):
         one = run(count=20, turnaround_s=1_000.0, cancel_s=0.8)
