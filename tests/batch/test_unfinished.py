@@ -1,20 +1,16 @@
 """Answers that the model has not finished: the record, the counts, the exit status and the table say the same of them."""
 
 import asyncio
-import csv
-import json
 import re
 import signal
 import sys
-import threading
-import urllib.request
 from collections import Counter
 from contextlib import closing, suppress
 from itertools import product
 
 import pydantic
 import pytest
-from batch_helpers import Said, chat, errors_in, finish, message, read_answers, run_job, wait_for_lines, write_lines
+from batch_helpers import Said, chat, errors_in, message, read_answers, run_job, write_lines
 from batch_times import KEYS
 from crashing import CrashError, Crashing
 from unkind_batches import Anthropic, OpenAI, Unkind
@@ -23,9 +19,12 @@ import paceline
 from odd_server import JSON, OddServer
 from paceline.batch.acceptance import Acceptance, maximum_of, require_schema
 from paceline.batch.endpoints import AnthropicEndpoints, OpenAIEndpoints
+from paceline.batch.notes import read_runs
 from paceline.batch.results import ResultsFile, encode_answer
 from paceline.batch.tables import RecordedAnswers
 from paceline.batch.timing import StopError
+from paceline.stores import open_store
+from paceline.stores.notes import notes_beside
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 CUT = "The answer is th"
@@ -153,6 +152,16 @@ def test_an_older_output_is_judged_anew_and_not_paid_again(source):
         assert output.read_bytes() == before
         run(source, server, again=["empty", "blocked"])
         assert sent(server) == {"empty": 2, "blocked": 1}
+
+
+def test_the_note_of_a_run_has_its_errors_by_name(source, tmp_path):
+    """So that its page and the status of its shards show them."""
+    store = f"sqlite:{tmp_path / 'quotas.db'}"
+    with answering() as server:
+        report = run(source, server, store=store)[1]
+    with closing(open_store(store)) as beside:
+        (noted,), _ = read_runs(notes_beside(beside))
+    assert (noted["errors"], noted["done"], noted["failed"]) == (report["errors"], len(BODIES), 5)
 
 
 @pytest.mark.parametrize(("cut_off", "most"), [("raise", 80), (50, 50)])
@@ -431,19 +440,6 @@ def test_a_kill_between_two_batches_pays_for_no_third(cutting, monkeypatch, at):
 
 
 @pytest.mark.usefixtures("timing")
-def test_a_batch_of_an_earlier_process_is_asked_for_again_with_a_larger_maximum(cutting, monkeypatch):
-    server, source = cutting
-    with monkeypatch.context() as patch, suppress(CrashError):
-        Crashing(patch, 12)
-        run(source, server, mode="batch")
-    assert len(server.batches) == 1
-    for cut_off in (None, 70, 70):
-        run(source, server, mode="batch", cut_off=cut_off)
-    assert [error["error"]["max_tokens"] for error in records(source).values()] == [70, 70]
-    assert len(server.batches) == 2
-
-
-@pytest.mark.usefixtures("timing")
 def test_a_batch_of_an_earlier_process_that_is_read_before_a_new_one_is_created_has_its_maxima(cutting, monkeypatch):
     server, source = cutting
     lines = [chat(f"r{n}", text=f"question {n}") for n in range(6)]
@@ -647,62 +643,3 @@ def test_a_record_of_an_error_is_no_answer_in_a_table(tmp_path):
     path.write_bytes(encode_answer("a", response, None))
     with closing(RecordedAnswers(path, Acceptance())) as answers:
         assert answers.of("a")[:3] == (None, "no_result: the answer has status 200 and no result", None)
-
-
-@pytest.mark.long("starts three processes, and kills two")
-def test_thousands_of_rows_and_two_kills(tmp_path, command):
-    """All that counts them agrees, nothing is paid twice but what was in flight, and the next call sends what it says."""
-    names = [name for name in BODIES if name != "fine"]
-    rows = [names[n % 100 // 3] if n % 100 < 3 * len(names) else "fine" for n in range(3_000)]
-    source, table = tmp_path / "rows.csv", tmp_path / "answers.csv"
-    source.write_text("id,prompt\n" + "".join(f"{n},{name} {n}\n" for n, name in enumerate(rows)))
-    schema = tmp_path / "schema.json"
-    schema.write_text(json.dumps(SCHEMA))
-    journal = tmp_path / "answers.csv.results.jsonl"
-    words = [source, "--model", "gpt-5", "--schema", schema, "-o", table, "--workers", "50", "--store", "memory:"]
-    environ = {"OPENAI_API_KEY": "k"}
-
-    may_end = threading.Event()
-
-    def paid(server):
-        return Counter(request["messages"][0]["content"].split()[1] for request in server.asked)
-
-    def answer(_, request):
-        last = request["messages"][0]["content"] == "fine 2999"
-        return 200, JSON, [may_end, json.dumps(BODIES["fine"]).encode()] if last else BODIES[asked_in(request)]
-
-    with OddServer(answer) as server:
-        for share in (3, 2):
-            process = command(*words, base_url=server.base_url, environ=environ)
-            wait_for_lines(journal, 3_000 // share, process)
-            process.kill()
-            process.wait()
-            process.stdout.close()
-            process.stderr.close()
-        process = command(*words, "--json", "--page", "0", base_url=server.base_url, environ=environ)
-        page = next(line.split()[-1] for line in process.stderr if "page at http" in line)
-        wait_for_lines(journal, 2_999, process)  # the last answer is held: the page is there
-        with urllib.request.urlopen(f"{page}status") as found:
-            run = json.load(found)["runs"][0]
-        may_end.set()
-        out, _ = finish(process, 1)
-        total = paid(server)
-    with table.open(newline="") as file:
-        shown = Counter(row["error"].partition(":")[0] for row in csv.DictReader(file))
-    wanted = Counter(rows)
-    found = Counter((one["error"] or {"code": "fine"})["code"] for one in read_answers(journal))
-    assert found == wanted
-    assert json.loads(out)["errors"] == run["errors"] == {name: wanted[name] for name in names}
-    assert (run["done"], run["failed"]) == (2_999, 3_000 - wanted["fine"])
-    assert shown == Counter({("" if name == "fine" else name): count for name, count in wanted.items()})
-    attempts = {"fine": 1, "declined": 1, "blocked": 1, "cut_off": 1, "empty": 2, "invalid": 2}
-    once = [(str(n), name) for n, name in enumerate(rows) if name not in ("empty", "invalid")]
-    twice = sum(max(0, total[n] - attempts[name]) for n, name in once)
-    assert all(total[str(n)] >= attempts[name] for n, name in enumerate(rows))
-    assert twice <= 2 * 50  # the requests in flight at the kills
-    with answering() as server:
-        out, _ = finish(command(*words, "--json", base_url=server.base_url, environ=environ), 1)
-        assert sent(server) == {"empty": 2 * wanted["empty"], "invalid": 2 * wanted["invalid"]}
-    report = json.loads(out)
-    assert report["errors"] == {name: wanted[name] for name in names}
-    assert (report["skipped"], report["failed"], report["ok"]) == (wanted["fine"], 3_000 - wanted["fine"], 0)
