@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 
 import openai
@@ -23,6 +22,7 @@ from typer.testing import CliRunner
 
 import paceline
 from odd_server import JSON, OddServer
+from paceline.emulator import Refused, Settings, World
 from paceline.integrations.extropy import pace_engine
 
 
@@ -111,6 +111,8 @@ def test_the_limits_of_extropys_command_line(loop, world, tmp_path):
 
 # --- the command itself, before a server of our own
 
+LIMIT = "40 requests/4s"
+
 
 def sample(schema):
     """A value by a JSON schema."""
@@ -120,26 +122,16 @@ def sample(schema):
 
 
 class Server(OddServer):
-    """OpenAI's Responses, with a value by the schema of each request; a bucket for each model, and no headers."""
+    """OpenAI's Responses, with a value by the schema of each request, in an emulated world; no headers."""
 
-    def __init__(self, most, per_s):
+    def __init__(self, limits):
         super().__init__(self.respond)
-        self.most, self.per_s, self.levels = most, per_s, {}
-        self.admitted, self.refused = Counter(), 0
-
-    def admit(self, model):
-        with self.lock:
-            now_s = time.monotonic()
-            level, at_s = self.levels.get(model, (self.most, now_s))
-            level = min(self.most, level + (now_s - at_s) * self.per_s)
-            admitted = level >= 1
-            self.levels[model] = level - admitted, now_s
-            self.admitted[model] += admitted
-            self.refused += not admitted
-        return admitted
+        self.world = World(Settings(limits=limits), time.monotonic())
 
     def respond(self, _, body):
-        if not self.admit(body["model"]):
+        with self.lock:
+            decision = self.world.admit(time.monotonic(), body["model"], 400, 50)
+        if isinstance(decision, Refused):
             return 429, JSON, {"error": {"message": "slow down", "code": "rate_limit_exceeded"}}
         part = {"type": "output_text", "text": json.dumps(sample(body["text"]["format"]["schema"])), "annotations": []}
         message = {"type": "message", "id": "m", "role": "assistant", "status": "completed", "content": [part]}
@@ -151,15 +143,16 @@ class Server(OddServer):
 def test_the_command_in_one_environment_with_paceline_exec(tmp_path):
     """`paceline exec -- extropy simulate ...`: 80 agents, 40 requests at once and 10 a second, none refused."""
     scenario, limits = written(tmp_path, 80), tmp_path / "limits.yaml"
-    limits.write_text(json.dumps({"provider": "openai", "limits": {"openai/*": "40 requests/4s"}}))
+    limits.write_text(json.dumps({"provider": "openai", "limits": {"openai/*": LIMIT}}))
     own, beside = Path(sys.executable).parent, {"OPENAI_API_KEY": "any", "HOME": str(tmp_path)}
-    with Server(40, 10) as server:
+    with Server({"*": LIMIT}) as server:
         beside["OPENAI_BASE_URL"] = f"http://127.0.0.1:{server.server_port}/v1"
         words = [own / "paceline", "exec", "--strict", "--config", limits, "--", own / "extropy", "simulate", scenario]
         words += ["-o", tmp_path / "out", "--model", "gpt-5", "--routine-model", "gpt-5-mini", "--quiet"]
         done = subprocess.run(words, env=os.environ | beside, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Reasoning calls: 80" in done.stdout
-    assert server.admitted == {"gpt-5": 80, "gpt-5-mini": 80}
-    assert server.refused <= 1  # in real time, on a machine that may be busy
+    tally = server.world.tally()
+    assert {name: pool["admitted"] for name, pool in tally["pools"].items()} == {"gpt-5": 80, "gpt-5-mini": 80}
+    assert tally["refused_total"] <= 1  # in real time, on a machine that may be busy
     assert "paceline exec: openai/gpt-5: 80 requests, " in done.stderr
