@@ -1,6 +1,5 @@
-"""extropy's way of calling, by a stub of it: acquire, then a call with a deadline, both passes, at the emulator."""
+"""What extropy's engine is given in the place of its limiter; extropy itself: tests/frameworks/extropy."""
 
-import asyncio
 from types import SimpleNamespace
 
 import openai
@@ -9,9 +8,9 @@ import pytest
 import paceline
 from paceline.integrations.extropy import ExtropyLimiter, ExtropyRole
 from paceline.pacing.permit import _current
+from waits import play
 
 GPT, MINI = "openai/gpt-5", "openai/gpt-5-mini"
-DEADLINE_S = 1.0
 PROMPT = "You are a voter of forty years. What do you think of the new tax? " * 10
 
 
@@ -28,33 +27,14 @@ def world(paceline_emulator):
     return paceline_emulator(limits={"gpt-5": fast, "gpt-5-mini": fast}, headers=False)
 
 
-async def reason(client, dual, passes=(("pivotal", "gpt-5", 300), ("routine", "gpt-5-mini", 80))):
-    for role, model, output in passes:
-        await getattr(dual, role).acquire(estimated_input_tokens=len(PROMPT) // 4, estimated_output_tokens=output)
-        call = client.chat.completions.create(
-            model=model, messages=[{"role": "user", "content": PROMPT}], max_completion_tokens=output
-        )
-        await asyncio.wait_for(call, DEADLINE_S)
-
-
-@pytest.mark.long("runs for seconds of real time")
-async def test_waits_are_above_the_deadline_and_permits_travel_down(world):
-    limiter = paceline.Limiter({"openai/*": ["600 requests/min burst 10", "1M tokens/min"]})
+def test_waits_are_in_the_statistics(clock):
+    limiter = paceline.Limiter({"openai/*": "600 requests/min burst 1"}, headroom_s=0, clock=clock)
     dual = ExtropyLimiter(limiter, GPT, MINI)
-    client = openai.AsyncOpenAI(api_key="k", base_url=f"{world.base_url}/v1", max_retries=0)
-    with paceline.instrument(limiter):
-        await asyncio.gather(*[reason(client, dual) for _ in range(40)])  # 3 s of waiting: three deadlines
-    await client.close()
-    tally = world.tally()
-    assert tally["refused_total"] == 0
-    for pool, model in ((GPT, "gpt-5"), (MINI, "gpt-5-mini")):
-        status = limiter.status()["pools"][pool]
-        assert status["counts"] == {"granted": 40, "settled": 40}
-        spent = {quota["unit"]: quota["spent"] for quota in status["quotas"]}
-        assert spent == tally["pools"][model]["charges"]
+    for _ in range(11):
+        play(clock, dual.pivotal.acquire_sync)
     stats = dual.stats()
-    assert stats["pivotal"]["total_acquired"] == stats["routine"]["total_acquired"] == 40
-    assert stats["pivotal"]["total_wait_time_seconds"] > 40 * DEADLINE_S
+    assert (stats["pivotal"]["total_acquired"], stats["routine"]["total_acquired"]) == (11, 0)
+    assert stats["pivotal"]["total_wait_time_seconds"] == pytest.approx(1, abs=0.01)
 
 
 async def test_without_a_client_below_nothing_stays_in_flight():
