@@ -63,15 +63,16 @@ def by_httpx(library):
     return send
 
 
+def ask_by_httpx(library):
+    async def ask(url, body, opened=nothing, begun=nothing):
+        async with library.AsyncClient() as client, client.stream("POST", url, json=body, headers=KEY) as response:
+            return response.status_code, await joined_async(response.aiter_raw(), opened, begun)
+
+    return ask
+
+
 def by_httpx_async(library):
-    def send(url, body, opened=nothing, begun=nothing):
-        async def ask():
-            async with library.AsyncClient() as client, client.stream("POST", url, json=body, headers=KEY) as response:
-                return response.status_code, await joined_async(response.aiter_raw(), opened, begun)
-
-        return asyncio.run(ask())
-
-    return send
+    return lambda url, body, **options: asyncio.run(ask_by_httpx(library)(url, body, **options))
 
 
 READS = {

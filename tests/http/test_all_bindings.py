@@ -2,14 +2,14 @@
 
 import asyncio
 import json
-from contextlib import AsyncExitStack, suppress
+from contextlib import suppress
 from functools import partial
 
 import aiohttp
 import httpx
 import httpx2
 from chats import spent
-from http_ways import KEY, WAYS, Loopback
+from http_ways import WAYS, Loopback, ask_by_aiohttp, ask_by_httpx
 
 import paceline
 from waits import run_all
@@ -24,25 +24,7 @@ BODIES = [CHAT, {**CHAT, "stream": True, "stream_options": {"include_usage": Tru
 
 
 SYNC = [WAYS[name] for name in ("httpx", "httpx2", "requests", "urllib3")]
-
-
-async def async_senders(opened):
-    """For each async library: a coroutine that sends a body and returns a status."""
-    clients = [await opened.enter_async_context(library.AsyncClient()) for library in (httpx, httpx2)]
-    session = await opened.enter_async_context(aiohttp.ClientSession())
-
-    def by_httpx(client):
-        async def send(url, body):
-            return (await client.post(url, json=body, headers=KEY)).status_code
-
-        return send
-
-    async def by_aiohttp(url, body):
-        async with session.post(url, json=body, headers=KEY) as response:
-            await response.read()
-            return response.status
-
-    return [*map(by_httpx, clients), by_aiohttp]
+ASYNC = [ask_by_httpx(httpx), ask_by_httpx(httpx2), ask_by_aiohttp]
 
 
 def crowd(url, stray=None):
@@ -50,11 +32,9 @@ def crowd(url, stray=None):
     statuses = []
 
     async def main():
-        async with AsyncExitStack() as opened:
-            ways = await async_senders(opened)
-            calls = [send(url, body) for send in ways for body in BODIES]
-            results = await asyncio.gather(*calls, *([stray()] if stray else []))
-            statuses.extend(results[: len(calls)])
+        calls = [send(url, body) for send in ASYNC for body in BODIES]
+        results = await asyncio.gather(*calls, *([stray()] if stray else []))
+        statuses.extend(status for status, _ in results[: len(calls)])
 
     def call(send, body):
         statuses.append(send(url, body)[0])
