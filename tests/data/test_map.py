@@ -76,10 +76,6 @@ async def test_results_as_they_come():
     assert [done.value async for done in quiet(wait, range(3))] == [2, 1, 0]
 
 
-def test_it_is_a_coroutine_for_a_loop():
-    assert asyncio.run(quiet(double, range(3))) == [0, 2, 4]
-
-
 async def test_it_is_a_coroutine_for_a_task():
     started = asyncio.Event()
 
