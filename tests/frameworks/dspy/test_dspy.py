@@ -52,13 +52,6 @@ async def test_a_streamed_predictor(world, limiter):
     assert counts(limiter, GPT) == {"granted": calls, "settled": calls}
 
 
-def test_claude(world):
-    limiter = paceline.Limiter({"anthropic/*": LIMITS["anthropic/*"]})
-    with instrument(limiter):
-        lm(world, CLAUDE, "")(PROMPT)
-    assert spent(limiter, CLAUDE) == charged(world, "claude-haiku-4-5")
-
-
 async def test_the_one_line_for_the_whole_process_reaches_it(world, limiter):
     """No warning (which would be an error here), sync, async, and what goes through litellm."""
     before = lm(world)

@@ -251,9 +251,10 @@ ROUTES = {
 }
 
 
-def routed(**more):
+def routed():
     states = {name: {"type": "final", "output": {"to": name, "type": "{{ context.last_error_type }}"}} for name in ROUTES.values()}  # fmt: skip
-    return {"ask": asks("arcee", on_error=ROUTES, transitions=[{"to": "other"}], **more), **states}
+    ask = asks("arcee", on_error=ROUTES, transitions=[{"to": "other"}], execution={"type": "typed"})
+    return {"ask": ask, **states}
 
 
 @pytest.mark.parametrize(
@@ -271,16 +272,10 @@ def routed(**more):
 async def test_errors_are_routed_by_their_type(world, trouble, name, state):
     world.reset(**trouble)
     limiter = Watched(retry=paceline.RetryPolicy(max_attempts=1), breaker=None)
-    config = machine(routed(execution={"type": "typed"}))
+    config = machine(routed())
     config["data"]["agents"]["arcee"]["data"]["model"]["timeout"] = 1
     with paceline.instrument(limiter):
         assert await execute(config) == {"to": state, "type": name}
-
-
-async def test_without_it_they_have_one_name(world):
-    world.reset(faults={"503": 1.0})
-    with paceline.instrument(Watched(retry=paceline.RetryPolicy(max_attempts=1), breaker=None)):
-        assert await execute(machine(routed())) == {"to": "other", "type": "RetryableError"}
 
 
 # --- the plan as its author wrote it
