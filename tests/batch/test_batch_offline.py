@@ -1033,28 +1033,22 @@ def test_a_time_without_a_zone_is_of_utc(monkeypatch):
     assert times == {"1790924800.0"}
 
 
-class Refusing:
+def refusing(status):
     """A provider that refuses each call."""
-
-    def __init__(self, status):
-        self.status = status
-
-    async def call(self, *_):
-        raise RefusedError(self.status, "", "no")
-
-    fetch = call
+    refuse = AsyncMock(side_effect=RefusedError(status, "", "no"))
+    return SimpleNamespace(call=refuse, fetch=refuse)
 
 
 async def test_a_batch_whose_end_is_refused_has_ended_unless_there_are_too_many_calls():
-    await OpenAIEndpoints(Refusing(409)).cancel(chunk_of())
+    await OpenAIEndpoints(refusing(409)).cancel(chunk_of())
     with pytest.raises(BrokenError, match="too many calls"):
-        await OpenAIEndpoints(Refusing(429)).cancel(chunk_of())
+        await OpenAIEndpoints(refusing(429)).cancel(chunk_of())
 
 
 @pytest.mark.parametrize(("status", "error"), [(404, NoResultsError), (401, RefusedError)])
 async def test_results_that_are_refused_are_missing_or_nobodys(status, error):
     with pytest.raises(error, match="no"):
-        await OpenAIEndpoints(Refusing(status)).results("place", io.BytesIO(), {})
+        await OpenAIEndpoints(refusing(status)).results("place", io.BytesIO(), {})
 
 
 def chunk_of():
