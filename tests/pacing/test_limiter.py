@@ -73,21 +73,6 @@ class TestErrors:
         await asyncio.gather(*tasks)
 
     @virtual
-    async def test_money_turns_everybody_away(self, clock):
-        limiter = jobs(clock)
-        permit = await limiter.acquire("jobs")
-        waiting = [asyncio.create_task(limiter.acquire("jobs")._wait_async()) for _ in range(3)]
-        await asyncio.sleep(0)
-        permit.refused(paceline.Refusal(paceline.RefusalKind.MONEY, message="no credit"))
-        for result in await asyncio.gather(*waiting, return_exceptions=True):
-            assert isinstance(result, PoolStoppedError)
-            assert (result.pool, result.reason) == ("jobs", "no money left")
-        with pytest.raises(PoolStoppedError):
-            limiter.try_acquire("jobs")
-        limiter.resume("jobs")
-        await limiter.acquire("jobs")
-
-    @virtual
     async def test_each_client_of_a_stopped_pool_is_told_the_stated_end(self, clock):
         limiter = jobs(clock)
         permit = await limiter.acquire("jobs")
@@ -98,6 +83,9 @@ class TestErrors:
             with pytest.raises(PoolStoppedError, match=f"one request is tried in {tried_s} s") as told:
                 await limiter.acquire("jobs")
             assert told.value.retry_after_s == 9_000 - passed_s
+            assert (told.value.pool, told.value.reason) == ("jobs", "the provider asks to wait 9,000 s")
+            with pytest.raises(PoolStoppedError):
+                limiter.try_acquire("jobs")
         await asyncio.sleep(8_500)
         for served in await asyncio.gather(*(limiter.acquire("jobs")._wait_async() for _ in range(3))):
             served.settle()
