@@ -128,6 +128,19 @@ def test_a_chain_of_forks_while_the_store_is_lost_keeps_the_least_share():
     assert process.pool.capacity.fallback.share == process.pool.capacity.membership.share == 1e-6
 
 
+def test_what_was_spent_while_the_store_is_lost_is_told_by_the_parent_alone():
+    process = Process("fail_safe")
+    for reply in (None, "away", "away"):
+        process.exchange(reply)
+    capacity = process.pool.capacity
+    assert ask(process.pool, process.now_ns, at_once=True) is not None  # on its way at the fork
+    assert not capacity.exchange_due
+    capacity.forked("child", process.now_ns)
+    assert (capacity.exchange_due, capacity.ledger.open_reservations) == (True, [])
+    process.exchange()
+    assert [standing.spent for standing in process.ledger.apply(process.now_ns, Message("b", 0)).standings] == [1]
+
+
 @pytest.mark.parametrize(("held", "slots"), [(0, 2), (1, 2), (2, 2), (3, 3)])
 def test_slots_that_were_free_at_the_last_reply_raise_a_process_to_its_share_of_all(held, slots):
     """Others may have taken them since."""

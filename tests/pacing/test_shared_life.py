@@ -175,50 +175,6 @@ class TestPrograms:
         )
         assert spent(tmp_path / "books") == [5, 10 + 20 + 7 + 5 + 3]
 
-    @pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks here")
-    @pytest.mark.long("runs for seconds of real time")
-    def test_a_fork_while_the_store_is_lost(self, tmp_path):
-        """Only the parent tells what it has spent meanwhile."""
-        run(
-            """
-            import os, sys, time, paceline
-            from paceline.stores.sqlite import SQLiteStore
-
-            class Store(SQLiteStore):
-                lost = False
-                def exchange(self, pool, message):
-                    if self.lost:
-                        raise paceline.stores.StoreError("lost")
-                    return super().exchange(pool, message)
-
-            def back():
-                store.lost = False
-                while limiter.status()["pools"]["jobs"]["store"]["state"] != "joined":
-                    time.sleep(0.01)
-                limiter.close()
-
-            store = Store(sys.argv[1])
-            limiter = paceline.Limiter({"jobs": ["100 requests/day", "10k tokens/day"]}, store=store)
-            limiter.acquire("jobs", tokens=100).wait().settle(tokens=10)
-            store.lost = True
-            limiter.acquire("jobs", tokens=50).wait().settle(tokens=30)
-            held = limiter.acquire("jobs", tokens=60).wait()
-            child = os.fork()
-            if child == 0:
-                try:
-                    limiter.acquire("jobs", tokens=7).wait().settle()
-                    back()
-                    os._exit(0)
-                finally:
-                    os._exit(1)
-            held.settle(tokens=40)
-            back()
-            assert os.waitpid(child, 0)[1] == 0
-            """,
-            tmp_path / "books",
-        )
-        assert spent(tmp_path / "books") == [4, 10 + 30 + 40 + 7]
-
 
 class TestLeases:
     def test_many_acquires_and_few_exchanges(self, world):
