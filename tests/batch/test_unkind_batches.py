@@ -394,6 +394,25 @@ def test_a_batch_that_fails_without_money_ends_the_run_after_others_have_worked(
     assert len(read_answers(one.output)) == 4
 
 
+def test_batches_of_an_earlier_run_that_had_no_money_do_not_end_this_one(start, monkeypatch):
+    show = OpenAI.show
+    problem = {"code": "billing_hard_limit_reached", "message": "Billing hard limit has been reached", "line": None}
+    failed = {"status": "failed", "errors": {"object": "list", "data": [problem]}, "request_counts": None}
+    one = start(OpenAI, Unkind(work=10**6))
+    kill_after_intent(one, monkeypatch, number=3)
+    earlier = [batch.id for batch in one.server.batches]
+    assert len(earlier) == 2
+    one.server.unkind.work = 0
+
+    def shows(self, batch):
+        return show(self, batch) | (failed | {"output_file_id": None} if batch.id in earlier else {})
+
+    monkeypatch.setattr(OpenAI, "show", shows)
+    one.server.look = lambda batch: batch if batch.id in earlier else OpenAI.look(one.server, batch)
+    one.completes()
+    assert len(one.server.batches) > len(earlier)
+
+
 def test_a_batch_of_a_file_that_is_not_found_yet_is_asked_for_again(start, monkeypatch):
     error, words = OpenAI.error, "Cannot find file {}, or project proj_1 does not have access to it."
     monkeypatch.setattr(OpenAI, "error", lambda self, *_: error(self, None, words.format(list(self.files)[-1])))

@@ -287,11 +287,15 @@ class Flight:
     def _stop_at(self, chunk: Chunk, seen: SeenBatch, why: str, *, known: bool) -> None:
         """End the run at a failed batch if the next ones would fail, too; ``known``: they do not fail for the same reason.
 
+        After a batch of an earlier run that had no money, there may be some by now: the next batch shows it.
+
         Raises:
             StopError: There is no money left, or it is the first batch of its model, and has no other known reason.
         """
         if any(_is_about_money(None, problem.code, problem.message) for problem in seen.problems):
-            raise StopError(FAILED, f"a batch of {chunk.kind.model[:100]} has failed{why}")
+            if self.batches.is_new(chunk):
+                raise StopError(FAILED, f"a batch of {chunk.kind.model[:100]} has failed{why}")
+            return
         passes = any(is_unpaid(None, problem.code, problem.message) for problem in seen.problems)
         if not known and not passes and chunk.kind not in self._worked:
             raise StopError(USAGE, f"the first batch of {chunk.kind.model[:100]} has failed{why}")

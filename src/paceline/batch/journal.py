@@ -303,8 +303,12 @@ class Batches:
     def note_created(self, chunk: Chunk, batch: str) -> None:
         """There is a batch."""
         self.journal.created(chunk, batch)
-        self._sent.batches += chunk.at_s >= self._started_s
+        self._sent.batches += self.is_new(chunk)
         self.unable_s = None
+
+    def is_new(self, chunk: Chunk) -> bool:
+        """Whether this run has announced a batch, and not an earlier one."""
+        return chunk.at_s >= self._started_s
 
     def holds(self, line: int) -> bool:
         """Whether a line is part of a batch that has not ended."""
