@@ -510,3 +510,15 @@ def test_a_call_with_its_output_is_the_provider_s_own(kind, call_id):
     assert finish_of(responses(done, output)).state == State.EMPTY
     asked = {"type": "function_call", "call_id": "2", "name": "weather", "arguments": IN_TEXT}
     assert finish_of(responses(done, output, asked)).calls == (CALL,)
+
+
+def test_a_call_beside_the_output_of_another_one_is_the_client_s():
+    asked = {"type": "mcp_approval_request", "id": "i", "name": "weather", "arguments": IN_TEXT}
+    output = {"type": "tool_search_output", "call_id": None, "tools": []}
+    assert finish_of(responses(output, asked)).calls == (CALL,)
+
+
+@pytest.mark.parametrize("call_id", [{}, [1]], ids=str)
+def test_an_id_of_a_call_that_is_no_text_is_none(call_id):
+    call, output = ({"type": kind, "call_id": call_id} for kind in ("shell_call", "shell_call_output"))
+    assert finish_of(responses(call, output)).state == State.EMPTY

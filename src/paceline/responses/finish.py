@@ -145,9 +145,9 @@ class _Read:
         """Sort what ``value`` contains."""
         if isinstance(value, LISTS):
             # A call whose output is there was made by the provider: of a hosted shell, of a search among tools.
-            made = {at(one, "call_id") for one in value if as_text(at(one, "type")).endswith("_output")}
+            made = {_call_of(one) for one in value if as_text(at(one, "type")).endswith("_output")}
             for one in value:
-                if not (made and at(one, "call_id") in made and _TYPES.get(as_text(at(one, "type"))) == "call"):
+                if not (made and _call_of(one) in made and _TYPES.get(as_text(at(one, "type"))) == "call"):
                     self.take(one, kind)
         elif kind == "call":
             self._call(value)
@@ -199,6 +199,11 @@ class _Read:
         if start.startswith("<think>") or (end and rest.startswith("\n") and "<think>" not in inside):
             thoughts, text = thoughts + inside.strip(), rest.lstrip()
         return text, thoughts
+
+
+def _call_of(item: Any) -> tuple[str, str]:
+    """What a call and its output have in common: the tool, and the call's id, which some have not."""
+    return as_text(at(item, "type")).removesuffix("_output").removesuffix("_call"), as_text(at(item, "call_id"))
 
 
 def form_of(body: Any) -> AnswerForm | None:
