@@ -106,8 +106,10 @@ def plain(value: Any) -> Any:
     The text of a long array has an ellipsis in place of most of its values.
     """
     if hasattr(value, "tolist"):
-        is_time = getattr(getattr(value, "dtype", None), "kind", None) in ("M", "m")  # its list may be nanoseconds
-        value = (value.astype(str) if is_time else value).tolist()
+        kind = getattr(getattr(value, "dtype", None), "kind", "O")
+        value = (value.astype(str) if kind in "Mm" else value).tolist()  # a time's list may be nanoseconds
+        if kind not in "OV":  # no array is in numbers, texts or times, which may be many
+            return value
     if isinstance(value, Mapping):
         return {name: plain(one) for name, one in value.items()}
     return [plain(one) for one in value] if isinstance(value, list | tuple) else value
