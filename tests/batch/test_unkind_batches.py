@@ -137,6 +137,19 @@ def test_a_creation_that_takes_effect_late_is_read(start, api, unkind):
 
 
 @APIS
+def test_a_late_creation_is_waited_for_also_after_a_long_upload(start, api, timing, monkeypatch):
+    intend = BatchJournal.intend
+
+    def long_ago(self, chunk, account):
+        intend(self, chunk, account)
+        chunk.at_s -= 90
+
+    monkeypatch.setattr(BatchJournal, "intend", long_ago)
+    timing(**PATIENT | {"settle_s": 30.0})
+    start(api, Unkind(lost=(0,), late=3), count=4).completes(batches=1)
+
+
+@APIS
 @pytest.mark.parametrize(
     ("created_h", "date_h"), [(-2, -2), (0, 48)], ids=["this machine is two hours ahead", "the date is two days late"]
 )

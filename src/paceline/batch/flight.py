@@ -355,13 +355,16 @@ class Flight:
                     self.answers.record(line, code, words)
 
     async def _find(self, chunk: Chunk, refusal: RefusedError | None) -> bool:
-        """Look for the batch of ``chunk`` in the provider's list, some time after it was to be created; whether there is one.
+        """Look for the batch of ``chunk`` in the provider's list, for some time from now on; whether there is one.
+
+        It was announced before its requests were uploaded, which may have taken long.
 
         After a refusal that stands the run stops in any case, so that a list that cannot be read is not waited for.
         """
         outage, stands = Outage(self.answers.view, self.timing), refusal is not None and refusal.status not in PASSING
+        settled_s = time.monotonic() + self.timing.settle_s
         while True:
-            settled = time.time() >= chunk.at_s + self.timing.settle_s or outage.seconds > self.timing.settle_s
+            settled = time.monotonic() >= settled_s
             try:
                 if await self._look_for(chunk):
                     return True
@@ -377,7 +380,7 @@ class Flight:
                 continue
             if settled:
                 return False
-            await asyncio.sleep(max(0.0, min(self.timing.retry_s, chunk.at_s + self.timing.settle_s - time.time())))
+            await asyncio.sleep(max(0.0, min(self.timing.retry_s, settled_s - time.monotonic())))
 
     async def _poll(self, chunk: Chunk) -> SeenBatch:
         """Look at a batch until it has ended."""
