@@ -136,6 +136,18 @@ def test_a_creation_that_takes_effect_late_is_read(start, api, unkind):
     assert not any("was created after" in text for text in one.said.lines[calls:])
 
 
+def test_a_lost_batch_of_another_account_is_not_looked_for(start):
+    one = start(OpenAI)
+    about = {"provider": "anthropic", "path": "/v1/messages", "model": "m", "account": "anthropic:another"}
+    events = [
+        {"event": "run", "run": "r", "version": 1},
+        {"event": "intent", "chunk": "1-a", **about, "at_s": datetime.now(UTC).timestamp(), "tokens": 9, "ids": ["r0"]},
+        {"event": "ended", "chunk": "1-a", "state": "never created"},
+    ]
+    write_lines(one.output.with_name(f"{one.output.name}.batches.jsonl"), events)
+    one.completes(batches=3)
+
+
 @APIS
 def test_a_late_creation_is_waited_for_also_after_a_long_upload(start, api, timing, monkeypatch):
     intend = BatchJournal.intend
