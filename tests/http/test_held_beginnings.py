@@ -11,7 +11,7 @@ from chats import EVENTS, POOL, REFUSED, ROLE, STREAM, WHOLE, counts, pool_of
 from http_ways import IN_PARTS, chat_at
 
 import paceline
-from odd_server import JSON, SSE, Gate, OddServer, sse
+from odd_server import HTML, JSON, SSE, Gate, OddServer, sse
 from paceline.http.ahead import ReadAhead, held_parts
 from paceline.pacing.sync import run_sync
 from paceline.providers import verdict
@@ -215,3 +215,13 @@ def test_an_answer_that_is_here_holds_no_connection(limiter):
         asked = {"url": chat_at(server), "json": {"model": "gpt-5", "messages": [{"role": "user", "content": "a"}]}}
         with client.stream("POST", **asked) as unread:
             assert client.post(**asked).content == unread.read() == json.dumps(answer).encode()
+
+
+@each
+def test_a_long_answer_after_a_long_error(send, limiter):
+    """Of the error the beginning alone is read, and all of the answer."""
+    answer = json.dumps({"choices": [{"message": {"content": "a" * verdict.HELD_MAX}}]}).encode()
+    page = b"<html>" + b" " * 4 * verdict.HELD_MAX
+    with OddServer(lambda number, _: [(503, HTML, page), (200, JSON, answer)][number]) as server:
+        assert send(chat_at(server), STREAM | {"stream": False}) == (200, answer)
+    assert counts(limiter)["granted"] == 2

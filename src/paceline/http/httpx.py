@@ -45,7 +45,7 @@ class HttpxRequest:
         self.target: tuple[str, str] = url.host, url.path
         self.query = str(url.query, "latin-1")
         self._headers: dict[bytes, bytes] | None = None
-        self._is_peeked = False  # whether the beginning of the last answer is read, whose stream is ours then
+        self._is_peeked = False  # whether the beginning of the last answer alone is read: its stream is ours then
 
     def header(self, name: str) -> str:
         if self._headers is None:  # the libraries' own look-up takes some microseconds for each name
@@ -85,11 +85,12 @@ class HttpxRequest:
             sock=None if self.is_async else _socket_of(response),
         )
         await ahead.run()
-        if ahead.ended:  # all of it is here, and its connection can have another request
+        self._is_peeked = not ahead.ended
+        if self._is_peeked:
+            response.stream = body_of(self._library, stream, ahead, rest)
+        else:  # all of it is here, and its connection can have another request
             await awaited(stream.aclose() if self.is_async else stream.close())
             response.stream = self._library.ByteStream(b"".join(ahead.parts))
-        else:
-            response.stream, self._is_peeked = body_of(self._library, stream, ahead, rest), True
 
     def tap(self, response: Any, headers: Mapping[str, str], tap: Tap) -> None:
         if hasattr(response, "_content"):  # read already: its stream will not be iterated
