@@ -10,6 +10,7 @@ import httpx
 import openai
 import pytest
 import requests
+import urllib3
 from chats import pool_of, spent
 
 import paceline
@@ -73,8 +74,9 @@ async def ask_by_aiohttp(limiter, url):
             return await answer.json()
 
 
-def ask_by_requests(limiter, url):
+def ask_by_requests(limiter, url, retry=0):
     with requests.Session() as session:
+        session.mount(url, requests.adapters.HTTPAdapter(max_retries=retry))
         limiter.attach(session, provider="openai")
         made = session.post(url, json=ASKED, timeout=20).json()
         return session.get(f"{url}/{made['id']}", timeout=20).json()
@@ -89,6 +91,16 @@ def test_it_is_asked_for_with_any_library(ask):
     assert server.methods == ["POST", "GET"]
     assert (pool_of(limiter)["in_flight"], level(limiter)) == (0, 1_000)
     assert not limiter.pacer.jobs
+
+
+def test_urllib3_may_ask_for_it_again():
+    limiter = paceline.Limiter({"openai/*": TOKENS})
+    answers = [(200, answer_with("queued")), (503, {}), (200, answer_with("completed", USAGE))]
+    retry = urllib3.Retry(1, status_forcelist=[503], backoff_factor=0)
+    with OddServer(lambda number, _: (answers[number][0], JSON, answers[number][1])) as server:
+        assert ask_by_requests(limiter, f"{server.base_url}/v1/responses", retry)["status"] == "completed"
+    assert server.methods == ["POST", "GET", "GET"]
+    assert (pool_of(limiter)["in_flight"], level(limiter)) == (0, 1_000)
 
 
 def test_one_that_is_cancelled_is_over():

@@ -241,6 +241,8 @@ def peek_response(response: Any, headers: Mapping[str, str], beginning: Beginnin
 
 def tap_response(response: Any, headers: Mapping[str, str], tap: Tap) -> None:
     """Feed ``tap`` while the caller reads a response of urllib3."""
+    if hasattr(response, "_paceline_tap"):  # the answer to a retry of urllib3's own, which has the same reader
+        return
     tap.decode = in_pieces(headers, _decompress)
     response._paceline_tap = tap  # noqa: SLF001
     response.__class__ = _tapped(response.__class__)
