@@ -93,6 +93,20 @@ def test_it_is_asked_for_with_any_library(ask):
     assert not limiter.pacer.jobs
 
 
+def test_other_requests_pass_as_they_are():
+    async def ask(url):
+        async with aiohttp.ClientSession() as session:
+            limiter.attach(session, provider="openai")
+            await (await session.post(url, json=ASKED)).read()
+            with pytest.raises(aiohttp.InvalidURL):
+                await session.get("http://[")
+
+    limiter = paceline.Limiter({"openai/*": TOKENS})
+    with OddServer(lambda *_: (200, JSON, answer_with("queued"))) as server:
+        asyncio.run(ask(f"{server.base_url}/v1/responses"))
+    assert limiter.pacer.jobs
+
+
 def test_urllib3_may_ask_for_it_again():
     limiter = paceline.Limiter({"openai/*": TOKENS})
     answers = [(200, answer_with("queued")), (503, {}), (200, answer_with("completed", USAGE))]

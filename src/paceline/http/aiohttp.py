@@ -16,6 +16,7 @@ from types import MethodType
 from typing import Any
 
 from paceline.http.ahead import held_parts
+from paceline.http.background import poll_of
 from paceline.http.binding import Exchanged
 from paceline.http.paced import exchange
 from paceline.http.tap import Tap
@@ -35,7 +36,7 @@ def paced_request(
 
     @functools.wraps(original)
     async def _request(session: Any, method: str, url: Any, **options: Any) -> Any:
-        if method.upper() != "POST" and not pacer.jobs:  # nor is it a poll
+        if method.upper() != "POST" and poll_of(pacer, method.upper(), str(url)) is None:
             return await original(session, method, url, **options)
         # Checked after the exchange: a refusal that is retried must not raise in an attempt.
         check = options.pop("raise_for_status", None)

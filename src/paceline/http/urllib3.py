@@ -22,6 +22,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from paceline.http.ahead import ReadAhead, in_pieces
+from paceline.http.background import poll_of
 from paceline.http.binding import Exchanged
 from paceline.http.exchange import sending, sending_here
 from paceline.http.paced import exchange
@@ -55,14 +56,13 @@ def paced_urlopen(
     ) -> Any:
         options = dict(zip(_POSITIONAL, args, strict=False)) | named
         posts = method.upper() == "POST"
-        if not posts and not pacer.jobs:  # nor is it a poll
+        if not posts and poll_of(pacer, method.upper(), url) is None:
             return original(pool, method, url, body, headers, **options)
         if options.get("multiplexed"):  # of niquests' fork, which would return a promise of the response
             options["multiplexed"] = False
         permit, above, token = _attempted.get(), sending_here(), None
-        if (
-            posts and permit is not None and above is not None
-        ):  # inside the attempt of another exchange: a retry or a redirect
+        # Inside the attempt of another exchange: a retry or a redirect.
+        if posts and permit is not None and above is not None:
             history = getattr(options.get("retries"), "history", None)
             above.superseded(permit, history[-1].error if history else None)
             # Without the exchange above, which would take a request to its own target for its attempt.
