@@ -237,12 +237,36 @@ async def stop(writer):
     await asyncio.sleep(10)
 
 
+async def trickle(writer):
+    """Send a head byte by byte, which takes longer than a client waits for it."""
+    for byte in b"HTTP/1.1 200 OK\r\nx: %b\r\ncontent-length: 0\r\n\r\n" % (100 * b"a"):
+        writer.write(bytes([byte]))
+        await writer.drain()
+        await asyncio.sleep(0.01)
+
+
 async def test_nothing_comes_for_too_long():
-    async with Server(lambda _: asyncio.sleep(10), stop) as server:
+    async with Server(lambda _: asyncio.sleep(10), stop, trickle) as server:
         server.answers_in(0.1)
-        for _ in range(2):
+        for _ in range(3):
             with pytest.raises(TimeoutError, match=r"nothing came for 0\.1 s"):
                 await server.ask()
+
+
+async def test_a_server_may_be_silent_while_nobody_reads():
+    go = asyncio.Event()
+
+    async def half(writer):
+        writer.write(OK[:-1])
+        await go.wait()
+        writer.write(OK[-1:])
+
+    async with Server(half) as server:
+        server.answers_in(0.1)
+        answer = await server.client.fetch(server.upstream, "POST", "/", [], b"")
+        await asyncio.sleep(0.3)  # longer than it waits for a part
+        go.set()
+        assert await answer.read() + await answer.read() == b"ok"
 
 
 async def test_an_early_end_closes_the_connection():

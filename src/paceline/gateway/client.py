@@ -66,7 +66,7 @@ class HttpClient:
     for a connection.
 
     Args:
-        timeout_s: The longest time between two parts of an answer.
+        timeout_s: The longest wait for the head of an answer, for a part of its body, or for room for a part of a request.
         trusted: The certificates that are trusted.
     """
 
