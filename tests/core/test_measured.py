@@ -522,11 +522,12 @@ def test_a_refusal_that_names_a_unit_says_nothing_of_the_number_in_flight(driver
     assert found.endswith("requests/min measured")
 
 
+@pytest.mark.parametrize("cost", [{"tokens": 10}, {"input_tokens": 8, "output_tokens": 2}])
 @pytest.mark.parametrize(("unit", "measured"), [("prompts", False), ("tokens", True), ("requests", True)])
-def test_a_rate_of_what_no_request_costs_is_not_measured(driver, unit, measured):
+def test_a_rate_of_what_no_request_costs_is_not_measured(driver, unit, measured, cost):
     """Z.ai's coding plan counts prompts: a rate of them would hold no request back, and the pool would not pause."""
     of_plan = Refusal(RefusalKind.RATE, unit=unit, period_s=18_000.0, retry_after_s=40.0)
-    attempt = driver.send(tokens=10)
+    attempt = driver.send(**cost)
     assert driver.pool.capacity.learning.refusals.is_unstated(driver.now_ns, attempt, of_plan) is measured
     driver.refuse(attempt, of_plan)
     assert driver.pool.capacity.learning.unstated.measures("prompts") is False

@@ -575,6 +575,11 @@ def with_sum(cost: Cost, actual: Cost) -> Cost:
     return {**actual, TOKENS: read + written}
 
 
+def amount_of(unit: str, cost: Cost) -> float:
+    """The amount of ``unit`` in ``cost``, as a quota on it counts it; see :meth:`Ledger.amounts`."""
+    return cost[unit] if unit in cost else _left_out(unit, cost)
+
+
 def _left_out(unit: str, cost: Cost) -> float:
     """The amount of a ``unit`` that ``cost`` does not name."""
     if unit == TOKENS:

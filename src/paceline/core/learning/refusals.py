@@ -10,6 +10,7 @@ from paceline.core.learning.guesses import RETEST_STEP, Guess
 from paceline.core.learning.readings import Readings
 from paceline.core.learning.resets import ROUNDED_NS
 from paceline.core.learning.tracker import QuotaTracker
+from paceline.core.ledger import amount_of
 from paceline.core.meters import Named, Restarting, Slots, Spread, Window
 from paceline.core.quota import CONCURRENCY, NS, OWN_RULES, REQUESTS, Rule
 from paceline.core.results import (
@@ -188,8 +189,7 @@ class Refusals:
         if unit is None or unit == CONCURRENCY:
             return self._unstated.measures(unit)
         # A rate of what requests do not cost, such as a plan's "prompts", would hold none back: the pool's pause does.
-        costs = unit == REQUESTS or reservation.cost.get(unit, 0.0) > 0
-        return costs and self._corrections.is_new(unit, refusal.period_s)
+        return amount_of(unit, reservation.cost) > 0 and self._corrections.is_new(unit, refusal.period_s)
 
     def is_of_another(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> bool:
         """Whether another limit than the stated ones has refused a lone request, so that it is taken off them."""
