@@ -44,7 +44,16 @@ class TestTheLastWord:
         task = asyncio.create_task(limiter.acquire("jobs", tokens=200)._wait_async())
         await world.moved(0.02)
         assert not task.done()
+        worker, asked, close = limiter.pacer.pools.worker, [], world.store.close
+
+        def asked_while_it_closes():
+            worker.poke(*worker.schedulers)
+            asked.append(store_threads())
+            close()
+
+        world.store.close = asked_while_it_closes
         limiter.close()
+        assert asked == [[]]
         await world.moved(5)
         assert (await asyncio.wait_for(task, BOUND_S)).waited_s == pytest.approx(1.5, abs=0.05)
         task.result().cancel()

@@ -52,7 +52,7 @@ class _Life(Enum):
 
     OPEN = "open"
     CLOSING = "closing"
-    """:meth:`StoreWorker.close` makes the last exchanges."""
+    """:meth:`StoreWorker.close` makes the last exchanges, and closes the store."""
     CLOSED = "closed"
 
 
@@ -218,9 +218,9 @@ class StoreWorker:
                 thread.join(FLUSH_S)
             if thread is None or not thread.is_alive():
                 self._flush()
+            self.store.close()  # before it may be asked again
         finally:
             self._life = _Life.CLOSED
-        self.store.close()
         for scheduler in [] if for_good else list(self.schedulers):
             if scheduler.pool.queue.length:
                 self.poke(scheduler)
