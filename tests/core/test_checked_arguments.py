@@ -17,7 +17,7 @@ NAN = float("nan")
         (Limiter, {"breaker": False}, "breaker is False: it must be a BreakerPolicy or None"),
         (Limiter, {"waiting_max": 2.5}, "waiting_max is 2.5: it must be a whole number from 1 to 100,000,000"),
         (Limiter, {"prompt_cache": "no"}, "prompt_cache is 'no': it must be True or False"),
-        (Limiter, {"learn": None}, "learn is None: it must be True or False or 'up'"),
+        (Limiter, {"learn": None}, "learn is None: it must be True, False or 'up'"),
         (Limiter, {"prices": {"x": {"input": NAN}}}, "prices['x']['input'] is nan: it must be a number"),
         (Limiter, {"priorities": [1]}, "priorities is [1]: it must be a dict or None"),
         (Limiter, {"clock": 3}, "clock is 3: it must be a Clock"),

@@ -32,7 +32,7 @@ def _taken_apart(hint: Any) -> tuple[Any, tuple[Any, ...]]:
 
 
 _WORDS: dict[Any, str] = {
-    int: "a whole number", float: "a number", str: "a text", bool: "True or False", NoneType: "None",
+    int: "a whole number", float: "a number", str: "a text", NoneType: "None",
     Mapping: "a dict", Iterable: "a list", tuple: "a tuple", Callable: "a function",
 }  # fmt: skip
 
@@ -135,4 +135,6 @@ def _words(hint: Any) -> list[str]:
         return list(dict.fromkeys(word for part in parts for word in _words(part)))
     if kind is Literal:
         return [repr(one) for one in parts]
+    if kind is bool:
+        return ["True", "False"]
     return [_WORDS.get(kind) or f"a {getattr(kind, '__name__', kind)}"]
