@@ -202,6 +202,8 @@ def test_numbers_decide_whether_a_request_fits(status, message, code, kind):
         ("Limit 250,000 tokens per minute, Used 10k, try again", 250_000, 10_000),
         ("limit of 5 tokens per minute", 5, None),
         ("tokens per minute: used 98.5k, limit 100K.", 100_000, 98_500),
+        ("tokens per minute: used 12.5, limit 10", 10, 12.5),
+        ("limit of 5 tokens per day reached, in the current 24 hour window", 5, None),
     ],
 )
 def test_amounts_may_be_in_thousands(message, limit, used):
