@@ -483,11 +483,19 @@ def test_the_coding_plan_of_dashscope_names_no_tokens_of_a_minute(every, window)
         ("You have reached your daily request limit.", None),  # a quota that counts requests
         ("Rate limit exceeded: 1000 per 1 day", None),
         ("The per-minute limit is reached.", None),
+        ("Hourly rate limit exceeded, try again in 4 s", None),  # a rate
     ],
 )
 def test_hours_and_days_of_nothing_that_is_counted_are_the_window_of_a_plan(message, window):
     found = refused(provider_named("ollama"), message)
     assert (found.kind, found.window, found.of_account) == ("rate", window, False)
+
+
+@pytest.mark.parametrize("headers", [{"retry-after": "4"}, {"x-ratelimit-reset": "4"}])
+def test_hours_with_a_wait_of_seconds_are_a_rate(headers):
+    body = json.dumps({"error": {"message": "Hourly rate limit exceeded"}}).encode()
+    found = provider_named("ollama").refusal(429, headers, body)
+    assert (found.kind, found.window, found.retry_after_s) == ("rate", None, 4.0)
 
 
 @pytest.mark.parametrize(

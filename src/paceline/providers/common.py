@@ -16,7 +16,7 @@ from paceline.providers.base import AUDIO_SECONDS, COUNTING, Call, Headers, Prov
 from paceline.providers.naming import others_of
 from paceline.providers.prompt import MediaTokens, prompt_tokens
 from paceline.providers.quota_headers import NOTHING, readings_in, restart_s
-from paceline.providers.refusals import classify
+from paceline.providers.refusals import classify, of_window_in_words
 from paceline.providers.streams import Found, JsonReader, SseReader
 from paceline.responses.errors import error_in, error_of, message_of
 from paceline.responses.values import decode, values_at
@@ -173,14 +173,16 @@ class BaseProvider(Provider):
         for row in self.refines:
             if becomes := _refinement(row, refusal, text):
                 refusal = replace(refusal, **becomes)
-        if refusal.kind is RefusalKind.RATE and refusal.period_s == DAY_S and self.day_ends_in:  # Google asks for 38 s
+        if refusal.kind is not RefusalKind.RATE:
+            return refusal
+        if refusal.period_s == DAY_S and self.day_ends_in:  # Google asks for 38 s
             until_s = parse.until_midnight_s(self.day_ends_in, parse.http_date_s(headers.get("date")))
             return replace(refusal, retry_after_s=until_s)
-        if refusal.kind is not RefusalKind.RATE or refusal.retry_after_s is not None:
-            return refusal
-        unit, period = (refusal.unit or "").removeprefix("uncached_"), PERIOD_NAMES.get(refusal.period_s or 0.0, "")
-        reset = parse.reset_in(headers.get(self.wait_header.format(unit=unit, period=period)))
-        return replace(refusal, retry_after_s=reset.asked_s(headers) or restart_s(headers))
+        if refusal.retry_after_s is None:
+            unit, period = (refusal.unit or "").removeprefix("uncached_"), PERIOD_NAMES.get(refusal.period_s or 0.0, "")
+            reset = parse.reset_in(headers.get(self.wait_header.format(unit=unit, period=period)))
+            refusal = replace(refusal, retry_after_s=reset.asked_s(headers) or restart_s(headers))
+        return of_window_in_words(refusal)
 
     def _refined(self, refusal: Refusal, error: Mapping[str, Any], text: str, headers: Headers) -> Refusal:  # noqa: ARG002
         """``refusal`` with what is particular to the provider; the arguments as of :func:`classify`."""

@@ -15,6 +15,7 @@ from paceline.providers.base import COUNTING, Call, Headers, Usage
 from paceline.providers.common import IMAGES, INPUTS, CostRule, refusal_fields
 from paceline.providers.forms import dialect, endpoint_of
 from paceline.providers.openai import OpenAIDialect
+from paceline.providers.plan_headers import window_of
 from paceline.providers.prompt import MediaTokens
 from paceline.providers.quota_headers import Documented
 from paceline.providers.registry import PROVIDERS, changed
@@ -198,7 +199,7 @@ class Moonshot(Compatible):
     def _of_own(self, refusal: Refusal, text: str, headers: Headers) -> Refusal:  # noqa: ARG002
         if "usage limit" not in text:
             return refusal
-        return replace(refusal, window=refusal.window or "cycle", of_account=True)
+        return replace(refusal, window=refusal.window or window_of(refusal.period_s) or "cycle", of_account=True)
 
 
 # "hour allocated quota exceeded": the hours are five (alibabacloud.com/help/en/model-studio/coding-plan-faq, 2026-03). A refusal for the

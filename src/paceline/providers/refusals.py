@@ -175,16 +175,22 @@ def classify(
 
 
 def _of_window(refusal: Refusal, headers: Headers) -> Refusal:
-    """A refusal with the window of a plan that its headers name, or else its words.
-
-    Words name one by its hours, days or weeks alone, without a unit or an amount: "your weekly usage limit".
-    """
+    """A refusal with the window of a plan that its headers name, if they name one."""
     window = refused_window(headers, time.time())
     if window is None:
-        counts = refusal.unit is not None or refusal.limit is not None
-        return refusal if counts else replace(refusal, window=window_of(refusal.period_s))
+        return refusal
     wait_s = refusal.retry_after_s or window.until_s or None
     return replace(refusal, retry_after_s=wait_s, window=window.window, of_account=window.scope is None)
+
+
+def of_window_in_words(refusal: Refusal) -> Refusal:
+    """A refusal for a rate with the window of a plan that its words name, if nothing says more.
+
+    They name it by hours, days or weeks alone, without a unit, an amount or a wait: "your weekly usage limit". A wait
+    of seconds is about a rate ("hourly rate limit exceeded"), and a long one is about an allowance without a name.
+    """
+    says_more = {refusal.window, refusal.unit, refusal.limit, refusal.retry_after_s} != {None}
+    return refusal if says_more else replace(refusal, window=window_of(refusal.period_s))
 
 
 def _by_numbers(kind: RefusalKind, facts: Said, text: str) -> RefusalKind:
