@@ -92,6 +92,17 @@ async def test_requests_that_wait_for_their_model_are_not_sent_when_the_account_
 
 
 @virtual
+async def test_a_request_that_waited_before_there_was_an_account_has_waited(clock):
+    limiter = Limiter({"anthropic/*": "2 requests/min"}, clock=clock)
+    _, last = waits(limiter, ONE, ONE)
+    await asyncio.sleep(1)
+    assert not last.done()
+    limiter.pacer.pools.open_account("anthropic")  # where nothing is shut
+    assert (await last).waited_s == pytest.approx(clock.now_ns() / 1e9 - START_S, abs=0.1)
+    assert last.result().waited_s > 20
+
+
+@virtual
 async def test_a_request_takes_no_turn_of_an_account_that_is_open(clock, limiter):
     limiter.pacer.pools.scheduler(ONE)
     limiter.pacer.pools.read_plan("anthropic", [reading(0.5)])

@@ -134,16 +134,17 @@ class ChainedScheduler(Scheduler):
         if before is not None:
             arrived_ns, waiter.returned = waiter.arrived_ns, True
             self.cancel(before)
-        if (at_once := self._at_once(waiter)) is not None:
+        at_once = self._at_once(waiter)
+        waiter.arrived_ns = arrived_ns  # each submission sets its own, and the wait counts from the first
+        if at_once is not None:
             return at_once
-        waiter.arrived_ns = arrived_ns
         if (hopeless := self._hopeless(waiter)) is not None:
             return hopeless
         while True:
             granted, first = await self._own(waiter, wait)
             if not isinstance(granted, Reservation):
                 return granted
-            waiter.arrived_ns = arrived_ns  # each submission sets its own, and the wait counts from the first
+            waiter.arrived_ns = arrived_ns  # as above
             # A pause that has begun before the grant did not stop it: it is the probe.
             paused_until_ns = self._paused_until_ns()
             self.section.lateness.granted(granted)  # again: it is not sent before it has passed all
