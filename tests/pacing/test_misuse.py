@@ -284,6 +284,7 @@ def hold():
     threading.Event().wait()
 limiter = paceline.Limiter({"openai/*": ["10 requests/s", "1M tokens/min"]}, STORE)
 use("openai/a")
+buffer = paceline.Buffer(low=1, high=9)
 held, is_held = [], threading.Event()
 threading.Thread(target=hold, daemon=True).start()
 is_held.wait()
@@ -291,7 +292,8 @@ if not (pid := os.fork()):
     faulthandler.dump_traceback_later(30, exit=True)
     use("openai/b")
     use("openai/a")
-    limiter.close()
+    with buffer.place():
+        limiter.close()
     os._exit(0)
 print(len(held), os.waitpid(pid, 0)[1])
 os._exit(0)

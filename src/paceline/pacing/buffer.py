@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Self
 
 from paceline.core.pool import WAITING_MAX
 from paceline.core.results import QueueFullError, QuotaError, public
+from paceline.pacing.forks import reentrant_lock
 from paceline.pacing.owners import Owner, TaskOwner, ThreadOwner, wake_all
 from paceline.pacing.sync import awaited, run_sync
 
@@ -43,7 +43,7 @@ class Buffer:
             if isinstance(mark, bool) or not isinstance(mark, int) or not 1 <= mark <= most:
                 raise QuotaError(f"{name} of a buffer is {mark!r}: it must be a whole number from 1 to {most:,}")
         self.low, self.high = low, high
-        self._lock = threading.RLock()  # reentrant: a finalizer may end a block while this thread is in another one
+        self._lock = reentrant_lock()  # reentrant: a finalizer may end a block while this thread is in another one
         self._taken: dict[Place, Owner] = {}
         self._waiting: OrderedDict[Place, Owner] = OrderedDict()
         self._filling = True
