@@ -15,7 +15,7 @@ from paceline.providers.base import Call, Usage
 from paceline.providers.registry import provider_named
 
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-OPENAI, ANTHROPIC, BEDROCK = map(provider_named, ("openai", "anthropic", "bedrock"))
+OPENAI, ANTHROPIC, BEDROCK, GEMINI = map(provider_named, ("openai", "anthropic", "bedrock", "gemini"))
 
 
 def chunk(text, usage=None):
@@ -42,6 +42,7 @@ MESSAGES = sse(
 ).replace(b"\n", b"\r\n")
 SPREAD = b'data: {"choices":[],\ndata: "usage":{"prompt_tokens":9,\ndata:"completion_tokens":4}}\n\ndata: [DONE]\n\n'
 LONE_CR = CHAT.replace(b"\n", b"\r")
+ARRAY = '[{"candidates": [{"content": {"parts": [{"text": "hé }, ]"}]}}]},\r\n{"usageMetadata":\n{"promptTokenCount": 9, "candidatesTokenCount": 4}}]\r\n'.encode()
 STREAMS = {
     "chat": (OPENAI, CHAT, Usage(9, 4)),
     "responses": (OPENAI, RESPONSES, Usage(9, 4)),
@@ -81,6 +82,14 @@ def test_any_cut_of_a_stream_gives_the_same_usage(name, data):
     assert (reader.usage, reader.done, reader.refusal) == (usage, True, None)
     reader.close()
     assert (reader.usage, reader.refusal) == (usage, None)
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, len(ARRAY)])
+def test_any_cut_of_an_array_gives_the_same_usage(size):
+    reader = feed(GEMINI, ARRAY, range(0, len(ARRAY), size), stream=True)
+    assert reader.usage == Usage(9, 4)
+    reader.close()
+    assert reader.usage == Usage(9, 4)
 
 
 @pytest.mark.parametrize("name", BODIES)

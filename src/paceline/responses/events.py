@@ -169,19 +169,25 @@ class Elements(Splitter):
             yield event_of("", value)
 
 
-def elements(rest: bytearray, piece: bytes) -> Iterator[Any]:
-    """Add the next bytes of a JSON array to ``rest``; remove the elements that are complete, and yield each."""
+def elements(rest: bytearray, piece: bytes) -> list[Any]:
+    """Add the next bytes of a JSON array to ``rest``; remove the elements that are complete, and return them."""
     rest += piece
-    while b"}" in piece and rest:  # else no element ends
-        start = rest.lstrip(b"[, \t\r\n").decode("utf-8", "surrogateescape")
+    found: list[Any] = []
+    if b"}" not in piece:  # no element ends
+        return found
+    # Decoded once: a large piece may have thousands of elements.
+    text, end = rest.decode("utf-8", "surrogateescape"), 0
+    while (start := _BETWEEN.match(text, end)) is not None:
         try:
-            value, end = _DECODER.raw_decode(start)
+            value, end = _DECODER.raw_decode(text, start.end())
         except (ValueError, RecursionError):  # it is not complete
-            return
-        rest[:] = start[end:].encode("utf-8", "surrogateescape")
-        yield value
+            break
+        found.append(value)
+    rest[:] = text[end:].encode("utf-8", "surrogateescape")
+    return found
 
 
+_BETWEEN: Final = re.compile(r"[\[, \t\r\n]*")
 _DECODER: Final = json.JSONDecoder()
 _LINES: Final = re.compile(r"ndjson|jsonl|stream\+json")
 
