@@ -8,6 +8,7 @@ import logging
 import math
 import sys
 import types
+from collections import deque
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -270,3 +271,19 @@ def test_no_answer_breaks_a_usual_output(outputs):
         usual.observe(output)
     assert 0 <= (usual.usual() or 0) < math.inf
     assert len(usual.recent) <= 64
+
+
+def test_an_answer_is_counted_when_its_output_is_there():
+    """Eight threads that counted at once let a ninth one look for the largest of none."""
+    usual, read = UsualOutput(), []
+
+    class Read(deque):
+        def append(self, tokens):
+            read.append(usual.usual())
+            super().append(tokens)
+
+    usual.recent = Read()
+    for tokens in range(8):
+        usual.observe(tokens)
+    assert read == [None] * 8
+    assert usual.usual() == 7

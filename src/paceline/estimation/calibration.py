@@ -75,7 +75,7 @@ class Correction:
 
 
 class UsualOutput:
-    """The output that nine of ten answers stay within, by the last 64 of them, in tokens. Not thread-safe.
+    """The output that nine of ten answers stay within, by the last 64 of them, in tokens. Of threads that observe at once some may not be counted.
 
     Attributes:
         recent: The output of those answers, the oldest first.
@@ -91,8 +91,8 @@ class UsualOutput:
     def observe(self, tokens: float) -> None:
         """Learn from one answer. Negative numbers, NaN and infinity are ignored."""
         if 0 <= tokens < math.inf:
+            self.recent.append(tokens)  # before it is counted: another thread may read meanwhile
             self.answers += 1
-            self.recent.append(tokens)
 
     def usual(self) -> float | None:
         """The output that nine of ten of them stay within; ``None`` before eight answers."""
