@@ -53,7 +53,8 @@ class Input:
         """A run answers each request, and the provider's books agree with it."""
         assert self.run(most, **options) == 0
         assert self.wrong() == []
-        assert batches in (None, len(self.server.batches))
+        # Two refusals without a limit may be a full queue: then a batch is halved, and there are more.
+        assert self.server.busy >= 2 or batches in (None, len(self.server.batches))
 
     def wrong(self, *, late=False):
         """What the provider's books and the output contradict each other in; with ``late``, requests may be paid twice."""
@@ -116,7 +117,7 @@ TAKEN = (400, 403, 404, 409, 413, 422, 425, 429, 451)
 )  # fmt: skip
 def test_a_bad_day_costs_nothing(start, api, unkind):
     one = start(api, unkind)
-    one.completes(batches=None if unkind.refused else 3)  # a creation that is refused twice is halved
+    one.completes(batches=3)
 
 
 @pytest.mark.sample(4)

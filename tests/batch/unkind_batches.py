@@ -97,10 +97,12 @@ class Server(Loopback):
         unkind: What it does.
         batches: All batches, in the order of their creation.
         paid: How often each prompt was answered.
+        busy: How often what was sent to it was refused with a 429 that has no reason.
     """
 
     def __init__(self, unkind):
         super().__init__(_Handler)
+        self.busy = 0
         self.unkind, self.batches, self.paid, self.left = unkind, [], Counter(), Counter()
         self.dice, self.creations, self.files = random.Random(unkind.seed), 0, {}
 
@@ -111,7 +113,7 @@ class Server(Loopback):
                 return 413, PAGE
             dice = self.dice.random() * 10
             if dice < self.unkind.refused:
-                raise ClosedError if dice < self.unkind.refused / 3 else self._odd(dice)
+                raise ClosedError if dice < self.unkind.refused / 3 else self._odd(method, dice)
             try:
                 status, value = self.call(method, path, query, headers, body)
             except KeyError:
@@ -120,8 +122,10 @@ class Server(Loopback):
                 raise ClosedError
             return status, value
 
-    def _odd(self, dice):
-        return OddError(429 if dice < self.unkind.refused * 2 / 3 else 500)
+    def _odd(self, method, dice):
+        status = 429 if dice < self.unkind.refused * 2 / 3 else 500
+        self.busy += status == 429 and method != "GET"
+        return OddError(status)
 
     def create(self, requests, **about):
         """A new batch; one whose answer is lost, or an error, may come to exist later."""
