@@ -75,7 +75,9 @@ class Correction:
 
 
 class UsualOutput:
-    """The output that nine of ten answers stay within, by the last 64 of them, in tokens. Of threads that observe at once some may not be counted.
+    """The output that nine of ten answers stay within, by the last 64 of them, in tokens.
+
+    If several threads observe at once, an answer may be kept and not counted.
 
     Attributes:
         recent: The output of those answers, the oldest first.
