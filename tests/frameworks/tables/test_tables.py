@@ -131,7 +131,7 @@ def test_lists_of_pandas(ask, tmp_path):
     table = pa.table(columns).to_pandas()
     answered = ask(table, output=tmp_path / "rows.csv")
     assert len(answered["vector"][0]) == 2_000
-    (row,) = csv.DictReader((tmp_path / "rows.csv").open())
+    (row,) = csv.DictReader((tmp_path / "rows.csv").read_text("utf-8").splitlines())
     assert (json.loads(row["vector"]), json.loads(row["of"])["vector"]) == (values, values)
     assert json.loads(row["at"])[0].startswith("2026-01-01")
     (line,) = lines_of(rows_of(table)[0], Form("gpt-5", template="{vector}"), "rows")[0]
