@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from batch_helpers import FAST, message, read_answers, run_job, write_lines
+from batch_times import KEYS
 
 from paceline.batch.gates import LEAD_S, PREFIXES_MAX, Leads
 from paceline.core.quota import NS
+from paceline.emulator import Emulator
 from paceline.estimation.prefixes import Prefixes, Prompt, PromptCache, keys_of
 from paceline.testing import run_virtual
 from virtual_time import virtual
@@ -94,3 +97,15 @@ async def test_a_written_prefix_is_known_for_minutes_and_memory_is_bounded(clock
     for k in range(PREFIXES_MAX + 5):
         await through("a", f"{k}" + SYSTEM)
     assert len(leads._written) == PREFIXES_MAX
+
+
+def test_a_run_writes_each_prefix_once(tmp_path):
+    rows = [message(f"r{k}") for k in range(24)]
+    for k, row in enumerate(rows):
+        text = f"Part {k // 8}. {SYSTEM}"
+        row["params"]["system"] = [{"type": "text", "text": text, "cache_control": {"type": "ephemeral"}}]
+    source, output = write_lines(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl"
+    with Emulator(limits={"*": FAST}, cache=True, latency_s=0.2) as emulator:
+        code, _ = run_job(source, emulator.base_url, environ=KEYS, output=str(output))
+    usages = [answer["response"]["body"]["usage"] for answer in read_answers(output)]
+    assert (code, sum(usage["cache_creation_input_tokens"] > 0 for usage in usages)) == (0, 3)

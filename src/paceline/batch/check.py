@@ -16,7 +16,7 @@ from paceline.batch.requests import BadLineError, RunRequest, Source, decode, ke
 from paceline.config.servers import Server
 from paceline.core.quota import INPUT_TOKENS, REQUESTS, Rule
 from paceline.core.results import GIVEN, NeverFits, PacelineError, PacelineWarning, SettingsError
-from paceline.http.describe import Metered
+from paceline.http.describe import Metered, metered
 from paceline.limiter.limiter import Limiter
 from paceline.pacing.scheduler import Scheduler
 from paceline.providers.base import Provider
@@ -203,8 +203,8 @@ class Checker:
             parts = known or self._first_of(request, provider, call.model)
         except SettingsError as error:
             raise BadLineError(str(error)) from None
-        calibration = self.limiter.pacer.calibrations.of(call.provider, call.model, call.endpoint)
-        return Metered(provider, call, parts[0].scheduler, calibration), parts
+        pacer, body = self.limiter.pacer, request.body
+        return metered(pacer, provider, call, body, lambda: body, scheduler=parts[0].scheduler), parts
 
     def _first_of(self, request: RunRequest, provider: Provider, model: str) -> list[PoolPart]:
         """The pools of a model that has not occurred before: one, or one for each member of a group."""
