@@ -33,19 +33,14 @@ _IDLE, _START, _CONTENT = StreamEventKind
 _PINGS, _STARTS = (frozenset(table_beside(__file__, "answers")[kind]) for kind in ("pings", "starts"))
 
 
-def _is_sound(raw: bytes) -> bool:
-    """Whether an event has no word that a form of an error has: quicker than to search for an error."""
-    return not (b"rror" in raw or b'"code"' in raw or b"base_resp" in raw or b"__type" in raw)
-
-
-def event_of(name: str, value: Any, *, sound: bool = False) -> StreamEvent:
-    """What the event called ``name``, with the JSON ``value``, is. One of an unknown form is content; ``sound``: it has no error."""
+def event_of(name: str, value: Any) -> StreamEvent:
+    """What the event called ``name``, with the JSON ``value``, is. One of an unknown form is content."""
     if not isinstance(value, Mapping):
         return _CONTENT
     kind = name or as_text(value.get("type"))
     if kind in _PINGS:
         return _IDLE
-    error = None if sound else value if kind == "error" and not value.get("error") else error_in(value)
+    error = value if kind == "error" and not value.get("error") else error_in(value)
     if error is not None:
         return error
     if kind in _STARTS or _only_opens(kind, value):
@@ -132,7 +127,7 @@ def _server_sent(raw: bytes) -> list[StreamEvent]:
         return [_START]
     names = (line[6:].strip() for line in raw.removeprefix(BOM).splitlines() if line.startswith(b"event:"))
     name = next(names, b"").decode("utf-8", "replace")
-    return [event_of(name, value, sound=_is_sound(raw)) for value in values_of(data)]
+    return [event_of(name, value) for value in values_of(data)]
 
 
 class Frames(Splitter):
