@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from paceline.batch.requests import RunRequest
 from paceline.core.quota import INPUT_TOKENS
@@ -21,8 +21,17 @@ OWN_TOO_MUCH: Final = frozenset(["answer_too_large", "paceline_never_fits", "pac
 """The same of the run itself."""
 
 
-RowAnswer = tuple[RunRequest, dict[str, Any] | None, dict[str, str] | None]
-"""A row, its response and its error, as they are recorded."""
+class RowAnswer(NamedTuple):
+    """A row, or a request of its own, with its response and its error as they are recorded."""
+
+    row: RunRequest
+    response: dict[str, Any] | None
+    error: dict[str, Any] | None
+
+    @property
+    def code(self) -> str:
+        """The code of the error; empty for none."""
+        return "" if self.error is None else str(self.error["code"])
 
 
 @dataclass(slots=True)
@@ -108,22 +117,24 @@ def part_of(request: RunRequest, tokens: float) -> float:
 def answers_of(
     request: RunRequest, response: dict[str, Any] | None, error: dict[str, str] | None
 ) -> list[RowAnswer] | None:
-    """What is recorded of each row of ``request``; ``None`` if halves of it have to show which row the error is about."""
+    """What is recorded of ``request``, or of each of its rows; ``None`` if halves of it have to show which row the error is about."""
     rows = request.rows
+    if not rows:
+        return [RowAnswer(request, response, error)]
     if error is not None:
         status = response["status_code"] if response is not None else None
         if len(rows) > 1 and (status in TOO_MUCH or error["code"] in OWN_TOO_MUCH):
             return None
-        return [(row, response, error) for row in rows]
+        return [RowAnswer(row, response, error) for row in rows]
     assert response is not None
     body, api = response["body"], bounds_of(rows[0]).api
     alone = len(rows) == 1 and vector_of(body) is not None
     parts = [body] if alone else api.apart(body, len(rows)) if isinstance(body, dict) else None
     if parts is None:
         text = f"the vectors of the answer are not as many as the texts ({len(rows):,})"
-        return [(row, None, {"code": "invalid", "message": text}) for row in rows]
+        return [RowAnswer(row, None, {"code": "invalid", "message": text}) for row in rows]
     missing = {"code": "empty", "message": "the answer has no vector for this text"}
     return [
-        (row, None, missing) if vector_of(part) is None else (row, {**response, "body": part}, None)
+        RowAnswer(row, None, missing) if vector_of(part) is None else RowAnswer(row, {**response, "body": part}, None)
         for row, part in zip(rows, parts, strict=True)
     ]

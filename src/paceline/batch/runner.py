@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from paceline.batch.acceptance import UNSTABLE, maximum_of
 from paceline.batch.answers import RunAnswers
 from paceline.batch.client import RunClient, RunOutcome
 from paceline.batch.index import explained
-from paceline.batch.packs import Described, Packer, answers_of
+from paceline.batch.packs import Described, Packer, RowAnswer, answers_of
 from paceline.batch.progress import ProgressLine, ProgressView
 from paceline.batch.requests import RunRequest
 from paceline.batch.results import OutputError, ResultsFile
@@ -133,7 +133,6 @@ class Runner:
         self._source, self._packer = packer.packed(source), packer
         self._again: list[Described] = []  # not sent as answers could not be written; halves of others
         self._shared = RowsInFlight()
-        self._second: set[int] = set()  # lines of rows without a vector that are sent once more
         self._writing = asyncio.Lock()  # held by the worker that writes what could not be written
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -255,49 +254,51 @@ class Runner:
             self._answers.view.say(f"{results.place} can be written again; it has the {most:,} answers that were kept")
 
     async def _serve(self, request: RunRequest, metered: Metered) -> None:
-        """Send one request and record its answer, or halt because of it."""
-        if request.rows:
-            await self._serve_rows(request, metered)
-            return
+        """Send one request and record its answer, or the answer of each row that shares it; or halt, or cut it in halves because of one."""
         if self._answers.before.get(request.line) == State.CUT_OFF:
             request, metered = self._raised(request) or (request, metered)
-        outcome, error = await self._ask(request, metered)
+        outcome = await self._ask(request, metered)
         if outcome is None:
             return
-        if error is None or outcome.error is not None or self.stop is not None:
-            self._record(request, outcome.response, error)
-        else:
-            await self._once_more(request, metered, outcome, error)
+        answers = self._judged(request, outcome)
+        if answers is None:
+            self._again += self._packer.halves(request)
+            return
+        is_final = outcome.error is not None or self.stop is not None
+        again = [] if is_final else [one for one in answers if one.code in (*UNSTABLE, State.CUT_OFF)]
+        lines = {one.row.line for one in again}
+        for one in answers:
+            if one.row.line not in lines:
+                self._record(*one)
+        if again:
+            await self._once_more(request, metered, outcome.tries, again)
 
     async def _once_more(
-        self, request: RunRequest, metered: Metered, outcome: RunOutcome, error: dict[str, Any]
+        self, request: RunRequest, metered: Metered, tries: Tries | None, firsts: list[RowAnswer]
     ) -> None:
-        """Ask for another answer in place of one that is none, if it may be better, and record one of them."""
-        following: Described | None = None
-        kept: dict[str, Any] | None = error
-        tries = outcome.tries
-        if error["code"] in UNSTABLE and (tries is None or tries.spoiled()):
-            following = request, metered
-        elif error["code"] == State.CUT_OFF and not request.raised:
+        """Ask for other answers in place of those that are none, if they may be better, and record one of both."""
+        following, seconds = cast("Described | None", None), dict[int, RowAnswer]()
+        if firsts[0].code in UNSTABLE and (tries is None or tries.spoiled()):
+            following = self._packer.together([one.row for one in firsts]) if request.rows else (request, metered)
+        elif firsts[0].code == State.CUT_OFF and not request.raised:
             following, tries = self._raised(request), None
         try:
             if following is not None:
-                self.client.sender.free()  # its answer is paid for; the next attempt may wait, and be cancelled
-                second, wrong = await self._ask(*following, tries)
+                self.client.sender.free()  # the first ones are paid for; the next attempt may wait, and be cancelled
+                second = await self._ask(*following, tries)
                 if second is not None and second.error is None:
-                    request, outcome, kept = following[0], second, wrong
+                    seconds = {one.row.line: one for one in self._judged(following[0], second) or ()}
         except PausedError:
             pass
-        finally:  # also if the second attempt fails, the first answer is recorded
-            self._record(request, outcome.response, kept)
+        finally:  # also if the second attempt fails, the first answers are recorded
+            for first in firsts:
+                self._record(*seconds.get(first.row.line, first))
 
-    async def _ask(
-        self, request: RunRequest, metered: Metered, tries: Tries | None = None
-    ) -> tuple[RunOutcome | None, dict[str, Any] | None]:
-        """Send a request, after these ``tries``; return its outcome, unless the run ends because of it, and the error to record."""
+    async def _ask(self, request: RunRequest, metered: Metered, tries: Tries | None = None) -> RunOutcome | None:
+        """Send a request, after these ``tries``; return its outcome, unless the run ends because of it."""
         outcome = await self.client.ask(request, metered, tries)
         if outcome is None:
-            return None, None
+            return None
         record = outcome.answer.record if outcome.answer is not None else None
         paid, tally = [] if outcome.tries is None else outcome.tries.paid, self._answers.tally
         if record is not None:
@@ -314,31 +315,12 @@ class Runner:
             self._halt(FAILED, words)
         elif outcome.ends:
             self._halt(FAILED if self._answers.tally.ok else USAGE, f"{request.place}: {words}")
-        elif request.rows:  # each of them is judged
-            return outcome, None
-        else:
-            return outcome, self._answers.acceptance.error_of(outcome.response, outcome.error)
-        return None, None
+        return None if outcome.ends else outcome
 
-    async def _serve_rows(self, request: RunRequest, metered: Metered) -> None:
-        """Send one request of rows that share it, and record the answer of each, or cut it in halves because of one."""
-        outcome, _ = await self._ask(request, metered)
-        if outcome is None:
-            return
-        answers, once_more = answers_of(request, outcome.response, outcome.error), list[RunRequest]()
-        may_follow = outcome.tries is None or outcome.tries.spoiled()
-        if answers is None:
-            self._again += self._packer.halves(request)
-        for row, response, found in answers or ():
-            error = self._answers.acceptance.error_of(response, found)
-            wrong = error is not None and error["code"] in UNSTABLE
-            if wrong and may_follow and row.line not in self._second and self.stop is None:
-                self._second.add(row.line)
-                once_more.append(row)
-            else:
-                self._record(row, response, error)
-        if once_more:
-            self._again.append(self._packer.together(once_more))
+    def _judged(self, request: RunRequest, outcome: RunOutcome) -> list[RowAnswer] | None:
+        """What is to be recorded of each row; ``None`` if halves of the request have to show which row an error is about."""
+        answers, judge = answers_of(request, outcome.response, outcome.error), self._answers.acceptance.error_of
+        return None if answers is None else [one._replace(error=judge(one.response, one.error)) for one in answers]
 
     def _raised(self, request: RunRequest) -> Described | None:
         """The request with a larger maximum of tokens, if this run raises it."""
