@@ -209,6 +209,19 @@ def test_rows_without_a_vector_are_sent_once_more(ask, odd):
     assert len(odd.asked) == 2
 
 
+def test_what_is_wrong_with_a_row_stays_if_the_second_attempt_fails(ask, odd):
+    def answer(number, body):
+        made = answer_of(body)
+        made["data"] = [one | {"embedding": one["embedding"] if one["index"] else []} for one in made["data"]]
+        return (200, JSON, made) if not number else (500, JSON, REFUSED)
+
+    odd.answer = answer
+    first, *others = ask(odd, rows_of(4), max_attempts=2, retry={"backoff_s": 0.001})
+    assert (first["answer"], first["error"].partition(":")[0]) == (None, "empty")
+    assert good(others)
+    assert [len(texts_of(body)) for body in odd.asked] == [4, 1]
+
+
 def test_one_row_has_one_vector(ask, odd):
     data = [{"index": n, "embedding": [0.5]} for n in range(2)]
     odd.answer = lambda *_: (200, JSON, {"object": "list", "data": data})
