@@ -151,7 +151,7 @@ def reader(paceline_emulator, monkeypatch, tmp_path):
     ):  # fmt: skip
         monkeypatch.setattr(owner, name, opening(getattr(owner, name), opened))
     reader = Reader({"127.0.0.1:9901": world.base_url.removeprefix("http://"), "127.0.0.1:9902": f"127.0.0.1:{free_port()}",
-                     "port=8000": "port=0", "/var/lib/app": str(tmp_path),
+                     "port=8000": "port=0", "/var/lib/app": str(tmp_path), "time.sleep(3)": "time.sleep(0)",
                      "range(900)": "range(9)", "asyncio.run(main())  # 900": "await main()  # 9"})  # fmt: skip
     with asyncio.Runner() as runner:
         reader.run = runner.run

@@ -496,7 +496,7 @@ def test_gemini_from_file_to_results(gemini):
     assert emulator.tally()["batches"]["unread"] == 0
 
 
-def test_gemini_fails_late_cancels_slowly_and_lists_in_pages(gemini):
+def test_gemini_fails_late_cancels_slowly_and_lists_in_pages(gemini, monkeypatch):
     emulator, client, create = gemini(cancel_s=10, enqueued_tokens=100)
     failed = create(keyed(1) * 2)
     other = create(keyed(10))
@@ -519,6 +519,7 @@ def test_gemini_fails_late_cancels_slowly_and_lists_in_pages(gemini):
     expired = client.batches.get(name=expired.name)
     assert (expired.state.name, expired.dest and expired.dest.file_name) == ("JOB_STATE_EXPIRED", None)
     emulator.reset(batches={"most_bytes": 1_000})
+    monkeypatch.setattr("google.genai._api_client.INITIAL_RETRY_DELAY", 0)  # it would send the file again for 7 s
     with pytest.raises(genai.errors.ClientError, match="413 INVALID_ARGUMENT"):
         create(keyed(100))
 

@@ -207,7 +207,7 @@ class TestSystemClock:
             import paceline
 
             warnings.simplefilter("ignore", DeprecationWarning)  # 3.12 warns of forks with threads, rightly
-            limiter = paceline.Limiter({{"jobs": "4 requests/s burst 4"}}, headroom_s=0)
+            limiter = paceline.Limiter({{"jobs": "16 requests/s burst 4"}}, headroom_s=0)
             for _ in range(5):
                 limiter.acquire("jobs").wait().settle()
             assert any(thread.name == "paceline-timer" for thread in threading.enumerate())

@@ -268,6 +268,7 @@ def test_instrument_takes_a_limiter(wrong):
 
 HELD_LOCKS = """
 import faulthandler, gc, os, sys, threading, warnings, paceline
+from paceline.stores.sqlite import SQLiteStore
 warnings.simplefilter("ignore", DeprecationWarning)
 def use(pool):
     with limiter.acquire(pool, tokens=3) as permit:
@@ -282,7 +283,7 @@ def hold():
     held.extend(lock for lock in locks() if lock.acquire(timeout=1))
     is_held.set()
     threading.Event().wait()
-limiter = paceline.Limiter({"openai/*": ["10 requests/s", "1M tokens/min"]}, STORE)
+limiter = paceline.Limiter({"openai/*": ["10 requests/s", "1M tokens/min"]}, store=STORE)
 use("openai/a")
 buffer = paceline.Buffer(low=1, high=9)
 held, is_held = [], threading.Event()
@@ -301,7 +302,8 @@ os._exit(0)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-@pytest.mark.parametrize("store", ["store=None", "store='sqlite:' + sys.argv[1]"])
+# A fork waits as long for the lock of a store as its timeout says.
+@pytest.mark.parametrize("store", ["None", "SQLiteStore(sys.argv[1], timeout_s=0.5)"])
 def test_a_forked_child_waits_for_no_lock_of_another_thread(store, tmp_path):
     command = [sys.executable, "-c", HELD_LOCKS.replace("STORE", store), str(tmp_path / "quotas.db")]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)

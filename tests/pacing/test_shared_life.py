@@ -141,6 +141,8 @@ class TestPrograms:
         said = run(
             """
             import paceline, threading
+            from paceline.shared import worker
+            worker.FLUSH_S = 0.1
             class Store:
                 url = "silent:"
                 exchange = lambda self, pool, message: threading.Event().wait()
