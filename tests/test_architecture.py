@@ -6,7 +6,6 @@ import ast
 import inspect
 import json
 import pickle
-import subprocess
 import sys
 import typing
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from typing import NamedTuple
 import pytest
 
 import paceline
+from programs import python
 
 SOURCE = Path(paceline.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
@@ -237,8 +237,7 @@ def test_heavy_imports_are_lazy():
 def fresh(code: str) -> list[str]:
     """The modules that are there after ``code`` in a new interpreter."""
     script = f"import sys; before = set(sys.modules)\n{code}\nimport json; print(json.dumps(sorted(set(sys.modules) - before)))"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, text=True, timeout=120)
-    return json.loads(done.stdout.splitlines()[-1])
+    return json.loads(python(script).splitlines()[-1])
 
 
 def test_no_heavy_library_comes_along():

@@ -3,8 +3,6 @@
 import decimal
 import os
 import re
-import subprocess
-import sys
 import threading
 import time
 
@@ -15,6 +13,7 @@ from grids import some
 from paceline import Limiter, PacelineWarning, QuotaError
 from paceline.pacing.clock import CANCELLED_MAX, SYSTEM_CLOCK, SystemClock
 from paceline.testing import ManualClock
+from programs import python
 from waits import join, started, until
 
 AGAIN = pytest.mark.long("starts a process again")
@@ -305,11 +304,9 @@ os._exit(0)
 # A fork waits as long for the lock of a store as its timeout says.
 @pytest.mark.parametrize("store", ["None", "SQLiteStore(sys.argv[1], timeout_s=0.5)"])
 def test_a_forked_child_waits_for_no_lock_of_another_thread(store, tmp_path):
-    command = [sys.executable, "-c", HELD_LOCKS.replace("STORE", store), str(tmp_path / "quotas.db")]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
-    held, ended = map(int, done.stdout.split())
-    assert held > 5
-    assert ended == 0, done.stderr
+    held, ended, *_ = python(HELD_LOCKS.replace("STORE", store), tmp_path / "quotas.db").split()
+    assert int(held) > 5
+    assert ended == "0"
 
 
 FORKS = """
@@ -355,7 +352,6 @@ gate = os.pipe()
     ),
 )
 def test_forked_processes_are_told_of_stores_once_if_two_of_them_use_it(script, store, hints):
-    code = FORKS.replace("STORE", str(store)) + script
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=120)
-    assert done.stderr.count("several processes use this limiter since a fork") == hints, done.stderr
-    assert done.stderr.count("give the limiter a store: Limiter(..., store=") == hints
+    said = python(FORKS.replace("STORE", str(store)) + script)
+    assert said.count("several processes use this limiter since a fork") == hints, said
+    assert said.count("give the limiter a store: Limiter(..., store=") == hints

@@ -3,9 +3,6 @@
 import asyncio
 import gc
 import os
-import subprocess
-import sys
-import textwrap
 import threading
 import weakref
 
@@ -17,6 +14,7 @@ from paceline.pacing.clock import SYSTEM_CLOCK
 from paceline.shared.messages import Message
 from paceline.stores import StoreError
 from paceline.stores.sqlite import SQLiteStore
+from programs import python
 from waits import BOUND_S, gone, join, run_all, until
 
 FAST = "6000 requests/min burst 6000, 600k tokens/min burst 600k"  # a hundred requests a second
@@ -109,14 +107,6 @@ class TestTheLastWord:
         until(all_gone)
 
 
-def run(code, *arguments):
-    """Run ``code`` as a program of its own."""
-    command = [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout + done.stderr
-
-
 def spent(path):
     """What each quota of the books in this file was charged in the end."""
     store = SQLiteStore(path)
@@ -127,7 +117,7 @@ def spent(path):
 
 class TestPrograms:
     def test_the_end_of_one_tells_what_is_still_to_be_told(self, tmp_path):
-        run(
+        python(
             """
             import sys, paceline
             limiter = paceline.Limiter({"jobs": ["100 requests/day", "10k tokens/day"]}, store="sqlite:" + sys.argv[1])
@@ -138,7 +128,7 @@ class TestPrograms:
         assert spent(tmp_path / "books") == [1, 40]
 
     def test_the_end_of_one_is_not_kept_by_a_store_that_is_lost(self):
-        said = run(
+        said = python(
             """
             import paceline, threading
             from paceline.shared import worker
@@ -159,7 +149,7 @@ class TestPrograms:
     @pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks here")
     def test_a_fork_is_another_process(self, tmp_path):
         """What its parent was granted, and has still to tell, is its parent's; both go on."""
-        run(
+        python(
             """
             import os, sys, paceline
             limiter = paceline.Limiter({"jobs": ["100 requests/day", "10k tokens/day"]}, store="sqlite:" + sys.argv[1])

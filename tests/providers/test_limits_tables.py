@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from datetime import date
 
@@ -16,6 +14,7 @@ from paceline.cli import limits as limits_command
 from paceline.cli.app import app
 from paceline.core.results import PacelineWarning, SettingsError
 from paceline.providers.tables import known_providers, lookup, models, tiers
+from programs import python
 
 
 def amounts(provider, model, tier):
@@ -120,8 +119,7 @@ def test_every_row_of_every_table_is_sound():
 
 def test_a_page_is_imported_when_it_is_asked_for():
     code = "import sys, paceline.providers.registry; print([m for m in sys.modules if m.endswith(('openai', 'anthropic', 'tomllib'))])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    assert python(code) == "[]\n"
 
 
 def run(*args):

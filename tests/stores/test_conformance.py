@@ -16,6 +16,7 @@ from paceline.stores import StoreError
 from paceline.stores.memory import MemoryStore
 from paceline.stores.sqlite import SQLiteStore
 from paceline.testing import ManualClock, StoreConformance
+from programs import python
 from systems import unless_wine
 
 STORES_PAGE = Path(__file__).parents[2] / "docs" / "stores.md"
@@ -59,8 +60,7 @@ class TestSQLiteStore(StoreConformance):
 
 
 def test_the_suite_imports_no_pytest():
-    code = "import paceline.testing.stores, sys; paceline.testing.StoreConformance; sys.exit('pytest' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    python("import paceline.testing.stores, sys; paceline.testing.StoreConformance; sys.exit('pytest' in sys.modules)")
 
 
 class TestWhatIsWrongIsFound:

@@ -21,6 +21,7 @@ from paceline.shared.messages import StoreReply
 from paceline.stores import Prefixed, StoreError, sqlite
 from paceline.stores.sqlite import SQLiteStore
 from paceline.testing import ManualClock
+from programs import python
 from shared_pools import message_of
 
 DAILY = Quota("requests", 100_000, 86_400.0)
@@ -198,7 +199,8 @@ def test_one_that_was_killed_takes_no_share_along_after_a_time_without_messages(
 
 
 OUTLIVES_ITS_PARENTS_STORE = """
-import os, sys
+import os, sys, warnings
+warnings.simplefilter("ignore")
 sys.path[:0] = {tests!r}
 from test_sqlite_store import SQLiteStore, charged, take
 
@@ -228,9 +230,7 @@ assert charged(SQLiteStore(path)) == 4, charged(SQLiteStore(path))
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks here")
 def test_a_forked_child_opens_its_own(path):
     code = OUTLIVES_ITS_PARENTS_STORE.format(tests=[str(folder) for folder in Path(__file__).parents[:2]])
-    command = [sys.executable, "-W", "ignore", "-c", code, str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert python(code, path) == ""
     assert by_hand(path, "PRAGMA integrity_check") == [("ok",)]
 
 

@@ -1,0 +1,13 @@
+"""Programs that run in processes of their own."""
+
+import subprocess
+import sys
+import textwrap
+
+
+def python(code, *arguments, **options):
+    """What a Python prints that runs ``code``, standard error last. It has to end well, and within two minutes."""
+    command = [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, **options)
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
