@@ -117,16 +117,6 @@ def test_a_lane_that_is_idle_pays_for_what_its_last_request_cost_more():
     assert [go(line).lane.name for _ in range(7)] == ["busy"] * 6 + ["idle"]
 
 
-def test_a_waiter_whose_cache_lives_longer_is_one_still():
-    line, waiters = Queue(), [Waiter({}), Waiter({})]
-    for waiter, lost_s in zip(waiters, (1, 2), strict=True):
-        waiter.number, waiter.lost_ns = line.next_number(), T0 + lost_s * NS
-        line.push(waiter)
-    waiters[1].lost_ns = T0 + 3 * NS
-    line.renew(waiters[1])
-    assert line.ahead_of_newcomer(waiters[1].lane, T0 + 4 * NS) == 2
-
-
 def test_who_goes_before_whom():
     line, spec, high = Queue(), LaneSpec(), LaneSpec("high", priority=1)
     first, second, urgent = join(line, spec), join(line, spec), join(line, high)
@@ -136,21 +126,6 @@ def test_who_goes_before_whom():
     assert line.ahead_of_newcomer(high) == 1
     assert line.ahead_of_newcomer(LaneSpec("new")) == 1
     assert line.ahead_of_newcomer(LaneSpec("new", priority=2)) == 0
-
-
-@pytest.mark.parametrize("weight", [1.0, 0.01])
-def test_ten_thousand_lanes_used_once_leave_nothing_behind(weight):
-    line, most = Queue(), 0
-    for i in range(10_001):
-        join(line, LaneSpec("always busy"))
-        join(line, LaneSpec(f"once-{i}", weight), T0 + i)
-        go(line)
-        go(line)
-        most = max(most, len(line._lanes))
-    while line.length:
-        go(line)
-    assert nothing_left(line)
-    assert most < 500
 
 
 class TestDeadlines:
