@@ -15,16 +15,6 @@ def world(limits="500 requests/min,400k tokens/min", **settings) -> World:
     return World(Settings(limits=limits, **settings))
 
 
-def test_openai_style_quota_holds_input_and_max_output():
-    w = world({"gpt-5": "500 requests/min,400k tokens/min"})
-    admitted = w.admit(0.0, "gpt-5", 1_200, 300)
-    assert isinstance(admitted, Admitted)
-    requests, tokens = w.levels(0.0, "gpt-5")
-    assert (requests.remaining, tokens.remaining) == (499, 398_500)
-    w.finish(0.0, admitted)
-    assert w.levels(0.0, "gpt-5")[1].remaining == 398_500  # not settled
-
-
 @given(st.integers(1, 2_000), st.one_of(st.none(), st.integers(1, 2_000)))
 def test_settle_actual_ends_at_what_was_used(size, most):
     w = world(settle="actual")
