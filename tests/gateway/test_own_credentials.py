@@ -9,11 +9,12 @@ import httpx2
 import pytest
 from gateway_helpers import CHAT, Stub, bearer, chat, stub
 
+from paceline import Limiter
 from paceline.config import Config
 from paceline.core.quota import NS
-from paceline.core.results import SettingsError
+from paceline.core.results import Refusal, RefusalKind, SettingsError
 from paceline.gateway import reading, refusals
-from paceline.gateway.refusals import LastRefusal
+from paceline.gateway.refusals import Refusals, RequestRefusals
 from paceline.gateway.upstreams import Upstreams
 from paceline.pacing import accounts
 
@@ -279,20 +280,26 @@ def test_it_is_an_event_in_a_stream_that_has_begun(serve, upstream, provider, cl
 def test_what_is_left_of_a_wait_is_counted_down(monkeypatch):
     now = [100.0]
     monkeypatch.setattr(refusals.time, "monotonic", lambda: now[0])
-    last = LastRefusal()
+    last, pool = Refusals(), Limiter().pacer.pools.scheduler("openai/gpt")
+    refused, other, strange = (RequestRefusals(last, (pool,), key) for key in (b"a", b"a", b"b"))
     headers = [(b"x-codex-primary-reset-after-seconds", b"900"), (b"x-codex-primary-reset-at", b"17"), (b"date", b"x")]
-    last.keep(429, headers, b'{"error": {"resets_in_seconds": 900, "resets_at": 17}}', 900.0)
+    body = b'{"error": {"resets_in_seconds": 900, "resets_at": 17}}'
+    refused.keep(429, headers, body, Refusal(RefusalKind.RATE, retry_after_s=900.0))
     now[0] += 300.5
-    status, headers, body = last.instead("timeout", "5", while_it_waits=True)
+    status, headers, body = other.instead("timeout", "5")
     assert (status, dict(headers)[b"retry-after"]) == (429, b"600")
     assert json.loads(body)["error"] == {"resets_in_seconds": 600, "resets_at": 17}
     assert dict(headers)[b"x-codex-primary-reset-after-seconds"] == b"600"
     assert dict(headers)[b"x-codex-primary-reset-at"] == b"17"
     now[0] += 600
-    assert last.instead("timeout", "5", while_it_waits=True) is None
-    assert dict(last.instead("stopped", "5")[1])[b"retry-after"] == b"5"
-    last.clear()
-    assert last.instead("stopped", "5") is None
+    assert other.instead("timeout", "5") is None
+    assert dict(other.instead("stopped", "5")[1])[b"retry-after"] == b"5"
+    assert strange.instead("stopped", "5") is None
+    strange.clear()
+    assert other.instead("stopped", "5")
+    other.clear()
+    assert other.instead("stopped", "5") is None
+    assert refused.instead("timeout", "5"), "its own"
 
 
 def test_a_plan_is_a_member_of_no_group(serve, upstream, provider, client):

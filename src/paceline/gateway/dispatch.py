@@ -26,7 +26,7 @@ from paceline.gateway.names import name_asked, renamed_path
 from paceline.gateway.passing import Passing
 from paceline.gateway.protocol import HttpProtocol
 from paceline.gateway.reading import STICKY, Seen
-from paceline.gateway.refusals import CredentialRefusals
+from paceline.gateway.refusals import Refusals, RequestRefusals
 from paceline.gateway.relay import HOP_BY_HOP, ClientReply, Relayed, forwarded, readable
 from paceline.gateway.settings import GatewaySettings
 from paceline.gateway.shares import Shares
@@ -73,7 +73,7 @@ class Dispatch:
         self._passing = Passing(limiter.pacer, tells_quotas=settings.tells_quotas)
         self._not_with_key = JUDGED_HEADERS | (OF_CLIENT - ACCOUNT if settings.names_account else OF_CLIENT)
         self._metering = Metering(limiter)
-        self._refusals = CredentialRefusals()
+        self._refusals = Refusals()
         limiter.pacer.accounts.forgotten = self._metering.models.forget
         self._usage = StreamUsage()
         self._bodies = Bodies()
@@ -271,7 +271,8 @@ class Dispatch:
                 sent.ask_usage(self._usage.takes, partial(seen.asks, i))
         for sent, one in zip(requests, found, strict=True):
             if one.payer is not None:
-                sent.refusals = self._refusals.of(one.scheduler, one.payer)
+                about = one.scheduler, one.payer.account
+                sent.refusals = RequestRefusals(self._refusals, about, one.payer.credential)
         ways = [Way(sent, one) for sent, one in zip(requests, found, strict=True)]
         if place.choice is None:
             return KeptExchange(pacer, *ways[0], timeout_s=timeout_s, name=name)

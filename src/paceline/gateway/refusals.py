@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 from paceline.core.results import Refusal, RefusalScope
 from paceline.gateway.connection import Headers
-from paceline.pacing.accounts import Account, Payer
+from paceline.pacing.accounts import Account
 from paceline.pacing.scheduler import Scheduler
 
 KEPT_MAX: Final = 16_384
@@ -34,35 +34,15 @@ _LEFT: Final = re.compile(rb'("resets_in_seconds"\s*:\s*)(\d+)')
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class KeptRefusal:
+    """A refusal as it came, with the digest of the credential that it is about, and the wait that it asks for."""
+
+    credential: bytes
     status: int
     headers: Headers
     body: bytes
-    at_s: float
     wait_s: float | None
-
-
-class LastRefusal:
-    """The last refusal of one request, or of one credential at one pool; an answer ends it.
-
-    Args:
-        credential: The digest of the credential; empty for a refusal of one request.
-    """
-
-    __slots__ = ("_kept", "credential")
-
-    def __init__(self, credential: bytes = b"") -> None:
-        self._kept: _Kept | None = None
-        self.credential = credential
-
-    def keep(self, status: int, headers: Headers, body: bytes, wait_s: float | None) -> None:
-        """Keep a refusal, which has asked for a wait of ``wait_s`` or for none."""
-        kept = [pair for pair in headers if pair[0] not in _DROPPED]
-        self._kept = _Kept(status, kept, body, time.monotonic(), wait_s)
-
-    def clear(self) -> None:
-        """A request was answered."""
-        self._kept = None
+    at_s: float
 
     def instead(
         self, word: str, wait_s: str | None, *, while_it_waits: bool = False
@@ -74,21 +54,18 @@ class LastRefusal:
             wait_s: The wait that it states, for a refusal without one.
             while_it_waits: Whether a request that was not refused itself waits for the same end only until that has come.
         """
-        kept = self._kept
-        if kept is None:
-            return None
-        passed_s = time.monotonic() - kept.at_s
-        left_s = (kept.wait_s or 0.0) - passed_s
+        passed_s = time.monotonic() - self.at_s
+        left_s = (self.wait_s or 0.0) - passed_s
         if word not in _CAUSED and (word not in _AFTER or (while_it_waits and left_s <= 0)):
             return None
         if left_s > 0:
             wait_s = str(math.ceil(left_s))
-        headers = [(name, _left(name, value, int(passed_s))) for name, value in kept.headers]
+        headers = [(name, _left(name, value, int(passed_s))) for name, value in self.headers]
         headers += [(b"x-should-retry", b"false"), (b"x-paceline", word.encode())]
         if wait_s is not None:
             headers.append((b"retry-after", wait_s.encode()))
-        body = _LEFT.sub(lambda found: found[1] + b"%d" % max(int(found[2]) - int(passed_s), 0), kept.body)
-        return kept.status, [*headers, (b"content-length", b"%d" % len(body))], body
+        body = _LEFT.sub(lambda found: found[1] + b"%d" % max(int(found[2]) - int(passed_s), 0), self.body)
+        return self.status, [*headers, (b"content-length", b"%d" % len(body))], body
 
 
 def _left(name: bytes, value: bytes, passed_s: int) -> bytes:
@@ -96,47 +73,44 @@ def _left(name: bytes, value: bytes, passed_s: int) -> bytes:
     return b"%d" % max(int(value) - passed_s, 0) if name.endswith(b"-after-seconds") and value.isdigit() else value
 
 
+Refusals = WeakKeyDictionary[Scheduler | Account, KeptRefusal]
+"""The last refusal at each pool, and of each account, of whichever credential; an answer to that one ends it.
+
+An account has several credentials by what its clients claim, which is not checked.
+"""
+
+
 class RequestRefusals:
     """The last refusal of one request, and of any with the same credential.
 
     Args:
-        others: The last one of any to the same pool, and of any to the same account, about all that it sends; none without a credential.
+        last: The last ones of all requests.
+        about: Its pool, and its account, about all that it sends; none without a credential.
+        credential: The digest of its credential.
     """
 
-    __slots__ = ("_last", "_own")
-
-    def __init__(self, *others: LastRefusal) -> None:
-        self._own, self._last = LastRefusal(), others
+    def __init__(self, last: Refusals, about: tuple[Scheduler | Account, ...] = (), credential: bytes = b"") -> None:
+        self._last, self._about, self._credential = last, about, credential
+        self._own: KeptRefusal | None = None
 
     def keep(self, status: int, headers: Headers, body: bytes, refusal: Refusal) -> None:
         """Keep a refusal of the request."""
-        about = self._last[: 1 + refusal.of_account] if refusal.scope is RefusalScope.POOL else ()
-        for one in (self._own, *about):
-            one.keep(status, headers, body, refusal.retry_after_s)
+        kept = [pair for pair in headers if pair[0] not in _DROPPED]
+        self._own = KeptRefusal(self._credential, status, kept, body, refusal.retry_after_s, time.monotonic())
+        about = self._about[: 1 + refusal.of_account] if refusal.scope is RefusalScope.POOL else ()
+        self._last.update(dict.fromkeys(about, self._own))
+
+    def _others(self) -> list[Scheduler | Account]:
+        last = self._last
+        return [one for one in self._about if one in last and last[one].credential == self._credential]
 
     def clear(self) -> None:
         """The request was answered."""
-        for one in self._last:
-            one.clear()
+        for one in self._others():
+            del self._last[one]
 
     def instead(self, word: str, wait_s: str | None) -> tuple[int, Headers, bytes] | None:
-        """See :meth:`LastRefusal.instead`: by the refusal of this request, or else by another one."""
-        others = (one.instead(word, wait_s, while_it_waits=True) for one in self._last)
-        return self._own.instead(word, wait_s) or next(filter(None, others), None)
-
-
-class CredentialRefusals:
-    """The last refusals of clients' own credentials. An account has several by what its clients claim, which is not checked."""
-
-    def __init__(self) -> None:
-        self._last: WeakKeyDictionary[Scheduler | Account, LastRefusal] = WeakKeyDictionary()
-
-    def of(self, scheduler: Scheduler, payer: Payer) -> RequestRefusals:
-        """The last ones for a request to a pool."""
-        return RequestRefusals(*(self._about(one, payer.credential) for one in (scheduler, payer.account)))
-
-    def _about(self, which: Scheduler | Account, credential: bytes) -> LastRefusal:
-        last = self._last.get(which)
-        if last is None or last.credential != credential:
-            last = self._last[which] = LastRefusal(credential)
-        return last
+        """See :meth:`KeptRefusal.instead`: by the refusal of this request, or else by another one."""
+        own = self._own and self._own.instead(word, wait_s)
+        others = (self._last[one].instead(word, wait_s, while_it_waits=True) for one in self._others())
+        return own or next(filter(None, others), None)
