@@ -20,7 +20,7 @@ from concurrent import futures
 from contextlib import suppress
 from typing import Any
 
-from paceline.pacing.sync import run_sync
+from paceline.pacing.sync import awaited, run_sync
 from paceline.providers import verdict
 from paceline.providers.verdict import Beginning, Decode
 
@@ -105,8 +105,7 @@ class ReadAhead:
 
     async def _step(self) -> bool:
         """Read a part; whether no other is to be read."""
-        part = self._read()
-        part = await part if self._is_async else part
+        part = await awaited(self._read())
         with self._lock:
             self.ended = part is None
             if self._over:
@@ -146,9 +145,7 @@ class ReadAhead:
             assert isinstance(reading, _Thread)  # a task that is stopped has ended
             reading.then(close)
             return
-        closed = close()
-        if self._is_async:
-            await closed
+        await awaited(close())
 
 
 class _Task:

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache, partial
 from importlib import import_module
 from importlib.util import find_spec
-from inspect import isawaitable
 from typing import Any
 
 from paceline.http.ahead import ReadAhead, in_pieces
@@ -64,8 +63,7 @@ class HttpxRequest:
         return bytes(content)
 
     async def send(self, permit: Permit | None = None) -> Any:  # noqa: ARG002
-        response = self._send(self._request)
-        return await response if isawaitable(response) else response
+        return await awaited(self._send(self._request))
 
     def head(self, response: Any) -> tuple[int, dict[str, str]]:
         raw = response.headers.raw
@@ -103,10 +101,7 @@ class HttpxRequest:
             response.stream.tap(tap)
 
     async def close(self, response: Any) -> None:
-        if self.is_async:
-            await response.aclose()
-        else:
-            response.close()
+        await awaited(response.aclose() if self.is_async else response.close())
 
     def note(self, response: Any, record: Exchanged) -> None:
         response.extensions = {**response.extensions, MARK: record}
@@ -188,20 +183,14 @@ class _Body:
             self._finish()
 
     def close(self) -> None:
-        try:
-            if self._late is None:
-                self._inner.close()
-            else:
-                run_sync(self._late.close(self._inner.close))
-        finally:
-            self._finish()
+        run_sync(self._close(self._inner.close))
 
     async def aclose(self) -> None:
+        await self._close(self._inner.aclose)
+
+    async def _close(self, close: Callable[[], Any]) -> None:
         try:
-            if self._late is None:
-                await self._inner.aclose()
-            else:
-                await self._late.close(self._inner.aclose)
+            await (awaited(close()) if self._late is None else self._late.close(close))
         finally:
             self._finish()
 
