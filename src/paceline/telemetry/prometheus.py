@@ -13,7 +13,7 @@ from importlib.metadata import version
 from itertools import accumulate
 from typing import Any, Final, cast
 
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.utils import floatToGoString
 
@@ -71,9 +71,8 @@ def exposition(status: Mapping[str, Any], labels: dict[str, None] | None = None)
         status: The status.
         labels: The pools that have had a label, which is changed: each keeps it, so that no sum goes back.
     """
-    registry = CollectorRegistry()
-    registry.register(_Collector({**status, "pools": _labelled(status["pools"], {} if labels is None else labels)}))
-    return generate_latest(registry)
+    pools = _labelled(status["pools"], {} if labels is None else labels)
+    return generate_latest(_Collector({**status, "pools": pools}))
 
 
 def _labelled(pools: Mapping[str, Any], labels: dict[str, None]) -> Mapping[str, Any]:
