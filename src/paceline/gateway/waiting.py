@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -370,12 +369,11 @@ class KeptPlaces:
 
     def __init__(self, end: Callable[[HeldRequest, Identity], None]) -> None:
         self._end = end
-        self._kept: dict[Identity, deque[HeldRequest]] = {}
-        self._order: dict[HeldRequest, Identity] = {}  # the longest kept first; a hash of 4 MB takes 3 ms
-        self._count: Counter[str] = Counter()
+        # By client key, the longest kept first; a hash of 4 MB takes 3 ms.
+        self._kept: dict[str, dict[HeldRequest, Identity]] = {}
 
     def __len__(self) -> int:
-        return len(self._order)
+        return sum(map(len, self._kept.values()))
 
     def keep(self, held: HeldRequest, parts: list[bytes], now_s: float) -> bool:
         """Keep the place of ``held``, whose connection closes now, and its body, which is taken from ``parts``.
@@ -386,14 +384,12 @@ class KeptPlaces:
         if not held.exchange.waits and held.named is None:
             return False
         same = held.identify()
-        if self._count[same.key] >= PLACES_MAX or (not same.key and now_s - held.begun_s < FRESH_S):
+        if len(self._kept.get(same.key, ())) >= PLACES_MAX or (not same.key and now_s - held.begun_s < FRESH_S):
             return False
         held.left_s, held.parts[:] = now_s, parts
         parts.clear()
         held.exchange.present.clear()
-        self._kept.setdefault(same, deque()).append(held)
-        self._order[held] = same
-        self._count[same.key] += 1
+        self._kept.setdefault(same.key, {})[held] = same
         return True
 
     def claim(self, key: str, identify: Callable[[], Identity], opened_s: float, now_s: float) -> HeldRequest | None:
@@ -403,20 +399,22 @@ class KeptPlaces:
         program may send the same body several times.
         """
         self.expire(now_s)
-        kept = self._kept.get(identify()) if key in self._count else None
-        if kept is None or (kept[0].named is None and kept[0].left_s > opened_s):
+        kept, same = self._kept.get(key, {}), identify() if key in self._kept else None
+        held = next((one for one, its in kept.items() if its == same), None)
+        if held is None or (held.named is None and held.left_s > opened_s):
             return None
-        self._remove(held := kept[0])
+        self._remove(held)
         held.exchange.present.set()
         return held
 
     def expire(self, now_s: float) -> None:
         """End those whose time is over."""
-        while self._order and (oldest := next(iter(self._order))).left_s + PLACE_S < now_s:
-            self.end(oldest)
+        for kept in list(self._kept.values()):
+            while kept and (oldest := next(iter(kept))).left_s + PLACE_S < now_s:
+                self.end(oldest)
 
     def __contains__(self, held: HeldRequest) -> bool:
-        return held in self._order
+        return any(held in kept for kept in self._kept.values())
 
     def end(self, held: HeldRequest) -> None:
         """End one."""
@@ -424,16 +422,12 @@ class KeptPlaces:
 
     def clear(self) -> None:
         """End all."""
-        while self._order:
-            self.end(next(iter(self._order)))
+        for held in [one for kept in self._kept.values() for one in kept]:
+            self.end(held)
 
     def _remove(self, held: HeldRequest) -> Identity:
-        same = self._order.pop(held)
-        kept = self._kept[same]
-        kept.remove(held)
+        kept = next(those for those in self._kept.values() if held in those)
+        same = kept.pop(held)
         if not kept:
-            del self._kept[same]
-        self._count[same.key] -= 1
-        if not self._count[same.key]:
-            del self._count[same.key]
+            del self._kept[same.key]
         return same
