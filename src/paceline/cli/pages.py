@@ -42,6 +42,21 @@ def page_url(url: str) -> httpx2.URL:
     return where
 
 
+def client_for(key: str | None, **options: Any) -> httpx2.AsyncClient:
+    """An HTTP client that sends ``key``, with these options.
+
+    Raises:
+        SettingsError: The user's certificates cannot be read.
+    """
+    import httpx2
+
+    from paceline.batch.reach import certificates
+
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    trusted = certificates()  # httpx2 reads this variable only together with the proxies
+    return httpx2.AsyncClient(verify=trusted, trust_env=False, headers=headers, **options)
+
+
 def fetch(where: httpx2.URL, key: str | None, timeout_s: float, method: str = "GET") -> Any:
     """Read the JSON with which an address of a page answers; ``None`` for something else.
 
@@ -52,15 +67,11 @@ def fetch(where: httpx2.URL, key: str | None, timeout_s: float, method: str = "G
 
     import httpx2
 
-    from paceline.batch.reach import UNTRUSTED, certificates, reason
+    from paceline.batch.reach import UNTRUSTED, reason
 
     async def ask() -> tuple[int, bytes]:
         """The status code and the body; ``timeout_s`` is for all of it, however slowly the answer comes."""
-        headers = {"authorization": f"Bearer {key}"} if key else {}
-        trusted = certificates()  # httpx2 reads this variable only together with the proxies
-        client = httpx2.AsyncClient(
-            timeout=None, verify=trusted, trust_env=False, follow_redirects=True, headers=headers
-        )
+        client = client_for(key, timeout=None, follow_redirects=True)
         async with asyncio.timeout(timeout_s), client, client.stream(method, where) as response:
             body = bytearray()
             async for part in response.aiter_bytes():

@@ -14,7 +14,7 @@ from paceline.batch.summary import in_time
 from paceline.cli.guides import Helped
 from paceline.cli.line import plain
 from paceline.cli.options import KEY
-from paceline.cli.pages import page_url
+from paceline.cli.pages import client_for, page_url
 from paceline.core.results import NO_ANSWER, PacelineError
 
 if TYPE_CHECKING:
@@ -57,9 +57,7 @@ def make_app(root: str, key: str | None) -> App[None]:
     from textual.containers import VerticalScroll
     from textual.widgets import DataTable, Footer, Input, Static
 
-    from paceline.batch.reach import certificates
-
-    trusted = certificates()
+    client = client_for(key, timeout=TIMEOUT_S)
 
     class Top(App[None]):
         CSS = """
@@ -103,24 +101,21 @@ def make_app(root: str, key: str | None) -> App[None]:
             self.run_worker(self._follow(), exclusive=True)
 
         async def _follow(self) -> None:
-            headers = {"authorization": f"Bearer {key}"} if key else {}
             pause_s = STEP_S
-            async with httpx2.AsyncClient(
-                timeout=TIMEOUT_S, verify=trusted, trust_env=False, headers=headers
-            ) as client:
+            async with client:
                 while True:
                     try:
                         answer = await client.get(f"{root}/status")
                         answer.raise_for_status()
                         self._status = checked(answer.json())
-                        await self._read_history(client)
+                        await self._read_history()
                         pause_s, self._problem = STEP_S, ""
                     except (httpx2.HTTPError, ValueError, LookupError, TypeError, AttributeError) as error:
                         pause_s, self._problem = min(2 * pause_s, PAUSE_MAX_S), _problem(root, error)
                     self._render_all()
                     await asyncio.sleep(pause_s)
 
-        async def _read_history(self, client: httpx2.AsyncClient) -> None:
+        async def _read_history(self) -> None:
             answer = await client.get(f"{root}/history", params={"since": self._since})
             if answer.status_code != 200:  # a page without a history
                 return
