@@ -78,7 +78,7 @@ class PacelineMiddleware(_agents.AgentMiddleware):  # type: ignore[misc,name-def
         """See :class:`PacelineMiddleware`."""
         request, call = self._prepared(request)
         if self.limiter is None:
-            return call.learned(handler(request))
+            return call.settled(None, handler(request))
         with call.acquire(self.limiter, self.pool, self.timeout) as permit:
             try:
                 return call.settled(permit, handler(request))
@@ -90,7 +90,7 @@ class PacelineMiddleware(_agents.AgentMiddleware):  # type: ignore[misc,name-def
         """See :class:`PacelineMiddleware`."""
         request, call = self._prepared(request)
         if self.limiter is None:
-            return call.learned(await handler(request))
+            return call.settled(None, await handler(request))
         async with call.acquire(self.limiter, self.pool, self.timeout) as permit:
             try:
                 return call.settled(permit, await handler(request))
@@ -145,9 +145,14 @@ class _Call:
         cost: dict[str, Any] = Metered(self._provider, self._call, scheduler, self._calibration).cost()
         return limiter.acquire(pool or self._model.pool, timeout=timeout, **cost)
 
-    def learned(self, response: Any) -> Any:
-        """Correct the estimates by the answer's usage."""
+    def settled(self, permit: Permit | None, response: Any) -> Any:
+        """Settle with the answer's usage unless an HTTP client below has done so, and correct the estimates by it."""
         usage = usage_of(response)
+        if permit is not None and permit.open:
+            charged = self._provider.charged(self._call, usage) if usage else {}
+            if usage:
+                reports(permit, charged, usage)
+            permit.settle(**charged)
         if usage is not None:
             self._calibration.learn(
                 input_estimate=self._call.input_tokens,
@@ -156,16 +161,6 @@ class _Call:
                 output_tokens=usage.output_tokens,
             )
         return response
-
-    def settled(self, permit: Permit, response: Any) -> Any:
-        """Settle with the answer's usage unless an HTTP client below has done so, and learn from it."""
-        usage = usage_of(response)
-        if permit.open:
-            charged = self._provider.charged(self._call, usage) if usage else {}
-            if usage:
-                reports(permit, charged, usage)
-            permit.settle(**charged)
-        return self.learned(response)
 
     def failed(self, permit: Permit, error: Exception) -> None:
         """Pause the pool if the provider has refused the request of an HTTP client that is not paced."""
