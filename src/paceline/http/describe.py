@@ -57,10 +57,8 @@ class Metered:
 
     def estimate(self) -> Estimate:
         """The amounts that the provider will hold, and what of the prompt it has in its cache, by what is known at present."""
-        call, prompt = self.call, self.prompt
-        if call.max_output_tokens is None:  # the others need no look at what is charged in place of a maximum
-            call = self.booked_call
-        input_tokens, output = self._tokens(call)
+        call, prompt = self.booked_call, self.prompt
+        input_tokens, output = self.tokens()
         output = self.scheduler.pool.capacity.ledger.expected_output(input_tokens, output)
         cost = self.provider.held(call, input_tokens, output)
         if prompt is not None and (cached := prompt.look(now_ns := self.scheduler.now_ns())).tokens:
@@ -69,10 +67,7 @@ class Metered:
 
     def tokens(self) -> tuple[float, float]:
         """The input and the expected output, by the present calibration."""
-        return self._tokens(self.booked_call)
-
-    def _tokens(self, call: Call) -> tuple[float, float]:
-        calibration = self.calibration
+        call, calibration = self.booked_call, self.calibration
         before = 0 if self.prompt is None else self.prompt.before or 0
         return calibration.input.apply(call.input_tokens) + before, calibration.expected_output(call.max_output_tokens)
 
