@@ -6,6 +6,7 @@ and for quotas in a store that processes share (:class:`paceline.shared.capacity
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
@@ -17,6 +18,9 @@ from paceline.core.results import COOL_DOWN, Decision, Reading, Refusal, Reserva
 
 Learns = bool | Literal["up"]
 """Whether answers change the limits; ``up``: they also raise those that the user has given."""
+
+NOTICES_MAX: Final = 8
+"""How many log lines of a pool wait for the reader."""
 
 PENDING: Final = WaitUntil(FAR_NS, "")
 """A decision that is made later; see :meth:`Pool.resolve <paceline.core.pool.Pool.resolve>`."""
@@ -45,10 +49,10 @@ class Learner(Protocol):
     """What answers teach about the quotas of a pool, as far as the pool and its caller tell it and ask it.
 
     Attributes:
-        notices: What the user should know, for the log; the reader empties it.
+        notices: What the user should know, for the log; the pool has them.
     """
 
-    notices: list[str]
+    notices: deque[str]
 
     def measure(self, now_ns: int) -> None:
         """Find the limits of requests and of the number in flight from outcomes, because none is stated."""

@@ -6,10 +6,11 @@ method returns, and sets one timer for :attr:`Pool.wake_ns`.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 
 from paceline.core.allowance import Shut
-from paceline.core.capacity import PENDING, Capacity, Resolution
+from paceline.core.capacity import NOTICES_MAX, PENDING, Capacity, Resolution
 from paceline.core.ledger import Ledger, merged, total_tokens
 from paceline.core.pause import OPEN, PausePhase
 from paceline.core.progress import Progress, Row
@@ -67,7 +68,7 @@ class Pool:
         record: What has become of its attempts.
         silence: Whether its attempts get answers.
         progress: Whether its attempts are admitted.
-        notices: What is to be logged about silences. ``Learner.notices`` has what the user should know of the limits.
+        notices: What is to be logged, about silences and limits; the reader empties it.
         undecided: The waiters of :meth:`try_grant` that are in the queue until the store decides.
     """
 
@@ -88,8 +89,9 @@ class Pool:
         self.record = Record()
         self._stop: Stop | None = None
         self.progress = Progress()
-        self.silence = Silence(capacity, watches=served)
-        self.notices = self.silence.notices
+        learning = capacity.learning
+        self.notices: deque[str] = deque(maxlen=NOTICES_MAX) if learning is None else learning.notices
+        self.silence = Silence(capacity, self.notices, watches=served)
         self._waiting_max = waiting_max
         self.undecided: tuple[Waiter, ...] = ()
 

@@ -20,9 +20,6 @@ many times the usual time to an answer. Then one attempt goes every ``PROBE_NS``
 SILENT_MAX_NS = 30 * NS
 """A silent pool sends at full speed again after this time: its answers take longer than before."""
 
-NOTICES_MAX = 8
-"""How many log lines wait for the scheduler."""
-
 
 class Silence:
     """Whether the attempts of a pool get answers.
@@ -32,21 +29,20 @@ class Silence:
 
     Args:
         capacity: The capacity of the pool.
+        notices: Takes what is to be logged.
         watches: Whether the pool can be silent: its attempts go to one server.
 
     Attributes:
         since_ns: Since when the pool sends only probes; 0 while answers come.
         check_ns: When :meth:`check` must be called before the next grant.
         usual_ns: The usual time to an answer: the longest of the recent ones; 0 before the first one with a true cost.
-        notices: What is to be logged.
     """
 
-    def __init__(self, capacity: Capacity, *, watches: bool = True) -> None:
-        self._capacity, self._watches = capacity, watches
+    def __init__(self, capacity: Capacity, notices: deque[str], *, watches: bool = True) -> None:
+        self._capacity, self._notices, self._watches = capacity, notices, watches
         self._answered_ns = self.since_ns = self.usual_ns = 0
         self.check_ns = FAR_NS
         self._told = False  # of the present silence: a short one, which the first probe ends, is not worth a line
-        self.notices: deque[str] = deque(maxlen=NOTICES_MAX)
 
     def settled(self, now_ns: int, took_ns: int) -> None:
         """Count an answer with its true cost, which came after ``took_ns``."""
@@ -69,7 +65,7 @@ class Silence:
         if self.since_ns:  # the last probe has no answer
             if not self._told:
                 self._told = True
-                self.notices.append(
+                self._notices.append(
                     f"no answer for {quiet_ns / NS:.1f} s, with {self._capacity.ledger.in_flight:,} requests in flight"
                     f" (the longest recent answer took {self.usual_ns / NS:.1f} s); sending one request every"
                     f" {PROBE_NS // NS} s until an answer comes"
@@ -79,7 +75,7 @@ class Silence:
             else:
                 # Answers take longer than before. The next one with its true cost says how long.
                 self.since_ns, self.check_ns = 0, FAR_NS
-                self.notices.append(f"no answer for {quiet_ns / NS:.0f} s; sending at full speed again")
+                self._notices.append(f"no answer for {quiet_ns / NS:.0f} s; sending at full speed again")
             return
         pause_ns = self._capacity.cool_down_ns(now_ns)
         # A pause has a probe of its own, which shows the same.
@@ -119,4 +115,4 @@ class Silence:
         # The network has held what is in flight, and the provider's buckets were full meanwhile.
         self._capacity.arrive(now_ns)
         if self._told:
-            self.notices.append("answers come again")
+            self._notices.append("answers come again")

@@ -266,9 +266,6 @@ class Lines:
 
     def notices(self) -> None:
         """Log the notices of the pool, about learned limits and silence."""
-        learning = self._pool.capacity.learning
-        while learning is not None and learning.notices:
-            _notices.warning("%s: %s", self._pool.name, learning.notices.pop())
         while self._pool.notices:
             _notices.warning("%s: %s", self._pool.name, self._pool.notices.popleft())
 

@@ -265,7 +265,6 @@ class Scheduler:
     ) -> None:
         """See :meth:`Pool.refuse`."""
         self.section.change(self.pool.refuse, reservation, refusal, pause_s, stop_s, why)
-        self.section.lines.notices()
 
     def reads_at(self, now_ns: int) -> bool:
         """Whether the headers of an answer that comes now are to be read. The headers of a refusal always are."""
@@ -289,7 +288,6 @@ class Scheduler:
                 self.pool.observe(now_ns, [_lower(reading, self.pool.ledger, now_ns) for reading in readings], of_now)
 
         self.section.change(learn)
-        self.section.lines.notices()
 
     def pause(self, until_ns: int, reason: str = COOL_DOWN) -> None:
         """See :meth:`Capacity.pause <paceline.core.capacity.Capacity.pause>`."""
@@ -304,7 +302,6 @@ class Scheduler:
             self.section.change(ledger.arrived, reservation)
         if self.pool.silence.since_ns:
             self.section.change(self.pool.answered)
-            self.section.lines.notices()
         for passed in reservation.passed:
             passed.scheduler.begun(passed.reservation)
 

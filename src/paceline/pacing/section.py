@@ -136,8 +136,6 @@ class Section:
                 self._work(now_ns)
             self._arm(now_ns)
         self._leave()
-        # Outside of the lock: handlers of logging are code of others, and may wait.
-        self.lines.notices()
         if waits:
             self.lines.waits(now_ns, waiter, cast("WaitUntil", outcome))
         return outcome
@@ -164,8 +162,8 @@ class Section:
             finally:
                 self._busy = False
             tells = pool.capacity.exchange_due or (looks and self._exchanges is not None)
-            if not (tells or pool.queue.length or self._deferred or self._postponed):
-                return  # no request waits, and no store is to be told
+            if not (tells or pool.queue.length or self._deferred or self._postponed or pool.notices):
+                return  # no request waits, no store is to be told, and nothing is to be logged
             self._work(now_ns)
         self._leave()
 
@@ -284,13 +282,11 @@ class Section:
             raise
         finally:
             self._leave()
-        if self._pool.notices:
-            self.lines.notices()
 
     # Outside of the lock.
 
     def _leave(self) -> None:
-        """Wake the waiters with an outcome, inform the worker, and make the postponed calls.
+        """Wake the waiters with an outcome, inform the worker, log the notices, and make the postponed calls.
 
         The calls come last: a listener of events may raise ``SystemExit``.
         """
@@ -306,6 +302,9 @@ class Section:
         # A loop: if the worker is closed, :meth:`_tell` looks again, and another exchange may be due by then.
         while self._exchanges is not None and self._exchanges.due is Due.NOW:
             self._tell(self._exchanges)
+        # Outside of the lock: handlers of logging are code of others, and may wait.
+        if self._pool.notices:
+            self.lines.notices()
         while self._postponed:
             try:
                 call = self._postponed.popleft()

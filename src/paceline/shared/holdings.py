@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 
 from paceline.core.capacity import Learns
@@ -138,7 +139,7 @@ class Holdings:
         self.outbox = Outbox()
         if learns:
             self.learning = Learning(ledger, self._learned, raises=learns == "up")
-        self.unstated = Unstated(ledger, []) if self.learning is None else self.learning.unstated
+        self.unstated = Unstated(ledger, deque()) if self.learning is None else self.learning.unstated
 
     @property
     def decides(self) -> bool:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import math
 import re
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
+from paceline.core.capacity import NOTICES_MAX
 from paceline.core.changes import Change, What
 from paceline.core.learning.guesses import Guesses
 from paceline.core.learning.resets import LONGER_PERIOD
@@ -52,7 +54,7 @@ class Corrections:
         self.ledger, self.entries = ledger, ledger.entries
         self.trackers: dict[int, QuotaTracker] = {}
         self.shared = report is not None
-        self.notices: list[str] = []
+        self.notices: deque[str] = deque(maxlen=NOTICES_MAX)
         self.guesses = Guesses(ledger, self.notices)
         self.unstated = Unstated(ledger, self.notices)
         self._report = report or (lambda _: None)

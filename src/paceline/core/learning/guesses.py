@@ -15,6 +15,7 @@ Slots are raised by one at a time. A refusal lowers them, also a known number of
 
 from __future__ import annotations
 
+from collections import deque
 from math import inf
 
 from paceline.core.ledger import Ledger
@@ -84,7 +85,7 @@ class Guesses:
         tested: These limits, by the index of the quota.
     """
 
-    def __init__(self, ledger: Ledger, notices: list[str]) -> None:
+    def __init__(self, ledger: Ledger, notices: deque[str]) -> None:
         self._ledger, self._notices = ledger, notices
         kinds = (SourceKind.ASSUMED, SourceKind.PUBLISHED)
         self.tested = {i: Guess() for i, one in enumerate(ledger.entries) if one.source.kind in kinds}

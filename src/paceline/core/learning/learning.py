@@ -33,7 +33,7 @@ class Learning:
         trackers: What answers have shown about the buckets and the spread quotas, by their index.
         guesses: The limits that may be too low, and are tested upward.
         unstated: The limits that neither the user nor an answer states.
-        notices: What the user should know, for the log; the reader empties it.
+        notices: What the user should know, for the log; the pool has them.
     """
 
     def __init__(

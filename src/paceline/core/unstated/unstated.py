@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 from paceline.core.entry import Entry
 from paceline.core.ledger import Ledger
 from paceline.core.quota import CONCURRENCY, NS, OWN_RULES, REQUESTS
@@ -31,7 +33,7 @@ class Unstated:
         shedding: What the refusals for want of capacity have shown.
     """
 
-    def __init__(self, ledger: Ledger, notices: list[str]) -> None:
+    def __init__(self, ledger: Ledger, notices: deque[str]) -> None:
         self._ledger, self._notices = ledger, notices
         self._rates: dict[str, RateMeter] = {}  # by unit
         self._in_flight: InFlightMeter | None = None
