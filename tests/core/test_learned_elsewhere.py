@@ -44,7 +44,7 @@ class TestLimit:
         guesses = member.pool.capacity.learning.guesses
         member.other_process_says("adopt", 30.0)
         member.take(1)
-        assert guesses.is_bounded(0)
+        assert guesses.tested[0].is_bounded
         assert guesses.tested[0].most == 60
         assert guesses.tested[0].test_ns == pytest.approx(member.now_ns + 300 * NS, abs=10 * NS)
 

@@ -162,7 +162,8 @@ class Corrections:
         if limit > entry.given and not self._raises:
             self._stated_above(index, limit)
             limit = entry.given
-        if not (refused and self.guesses.is_bounded(index)):
+        guess = self.guesses.tested.get(index)
+        if guess is not None and not (refused and guess.is_bounded):
             self.guesses.end(index)
         if refused and limit < before and entry.meter.quota.rule is not Rule.SLOTS:
             self.guesses.lowered(now_ns, index, before)

@@ -97,10 +97,6 @@ class Guesses:
         """
         self.tested.pop(index, None)
 
-    def is_bounded(self, index: int) -> bool:
-        """Whether the limit at ``index`` is tested up to a known amount, because a refusal has lowered or named it."""
-        return index in self.tested and self.tested[index].is_bounded
-
     def new_test(self, index: int) -> Guess | None:
         """A test of the slots at ``index``, if they are lowered: up to their present number; ``None`` for no slots."""
         entry = self._ledger.entries[index]

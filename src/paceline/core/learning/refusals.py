@@ -337,7 +337,7 @@ class Refusals:
 
     def _fall_back(self, now_ns: int, index: int, guess: Guess, sent_ns: int) -> None:
         """Replace a limit that was raised too far by what was served before the attempt that was refused."""
-        if self._guesses.is_bounded(index):
+        if guess.is_bounded:
             if guess.amount:
                 self._corrections.set_limit(now_ns, index, guess.amount / RETEST_STEP)
                 self._guesses.lowered(now_ns, index, guess.most)
