@@ -180,8 +180,9 @@ class BaseProvider(Provider):
             return replace(refusal, retry_after_s=until_s)
         if refusal.retry_after_s is None:
             unit, period = (refusal.unit or "").removeprefix("uncached_"), PERIOD_NAMES.get(refusal.period_s or 0.0, "")
-            reset = parse.reset_in(headers.get(self.wait_header.format(unit=unit, period=period)))
-            refusal = replace(refusal, retry_after_s=reset.asked_s(headers) or restart_s(headers))
+            header = self.wait_header.format(unit=unit, period=period)
+            asked_s = parse.reset_in(headers[header]).asked_s(headers) if header in headers else None
+            refusal = replace(refusal, retry_after_s=asked_s or restart_s(headers))
         return of_window_in_words(refusal)
 
     def _refined(self, refusal: Refusal, error: Mapping[str, Any], text: str, headers: Headers) -> Refusal:  # noqa: ARG002

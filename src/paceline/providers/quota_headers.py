@@ -157,11 +157,11 @@ def restart_s(headers: Headers) -> float | None:
     """
     named = grouped(headers, _about).items()
     stated = [(texts.get("remaining"), texts.get("reset")) for family, texts in named if not family.words]
-    drafts = headers.get("ratelimit", "")[:1_000]
-    stated += [(one[2], one[3]) for one in _SAYS["older"].finditer(drafts)]
-    stated += [(one[1], one[2]) for one in _SAYS["state"].finditer(drafts)]
-    resets = [parse.reset_in(reset) for left, reset in stated if (parse.remainder(left) or 0.0) <= 0]
-    return parse.longest(*(reset.asked_s(headers) for reset in resets))
+    if drafts := headers.get("ratelimit", "")[:1_000]:
+        stated += [(one[2], one[3]) for one in _SAYS["older"].finditer(drafts)]
+        stated += [(one[1], one[2]) for one in _SAYS["state"].finditer(drafts)]
+    used_up = [parse.reset_in(reset) for left, reset in stated if (parse.remainder(left) or 0.0) <= 0]
+    return parse.longest(*(reset.asked_s(headers) for reset in used_up)) if used_up else None
 
 
 def _name(item: str) -> str:

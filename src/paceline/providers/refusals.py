@@ -220,29 +220,32 @@ def _unit_of(facts: Said, names: list[str]) -> str | None:
 def facts_in(error: Mapping[str, Any], text: str, headers: Headers) -> Said:
     """What an error says of a quota: its structured parts before its message, and the longest of the waits."""
     said = said_in(text)
-    details = details_of(error)
-    waits = [parse.go_duration_s(as_text(one.get("retryDelay"))) for one in details.get("google.rpc.RetryInfo", ())]
-    # Cloud Code, of Gemini CLI: quotaResetDelay "10h26m41.5s", quotaResetTimeStamp "2026-04-20T09:19:49Z" (2026)
-    stated = [as_mapping(one.get("metadata")) for one in details.get("google.rpc.ErrorInfo", ())]
-    waits += [parse.go_duration_s(as_text(one.get("quotaResetDelay"))) for one in stated]
-    waits += [parse.wait((as_number(error[name]) or 0.0) * unit) for name, unit in _WAITS.items() if name in error]
+    waits = [parse.wait((as_number(error[name]) or 0.0) * unit) for name, unit in _WAITS.items() if name in error]
     left_s = parse.wait(as_number(error.get("resets_in_seconds")))
-    ends = [parse.Reset(said.ends_at_s), *(parse.reset_in(as_text(one.get("quotaResetTimeStamp"))) for one in stated)]
-    ends += [] if left_s else [parse.Reset(as_number(error.get("resets_at")))]
-    reset_s = parse.longest(said.reset_s, left_s, *(end.asked_s(headers) for end in ends))
-    unit, period_s, limit = _google(details, text) or (said.unit, said.period_s, None)
-    limit = said.limit if limit is None else limit
-    wait_s = parse.longest(said.wait_s, *waits)
-    return replace(said, unit=unit, period_s=period_s, limit=limit, wait_s=wait_s, reset_s=reset_s)
+    ends = [] if left_s or "resets_at" not in error else [parse.Reset(as_number(error["resets_at"]))]
+    if said.ends_at_s is not None:
+        ends.append(parse.Reset(said.ends_at_s))
+    details = details_of(error)
+    waits += [parse.go_duration_s(as_text(one.get("retryDelay"))) for one in details.get("google.rpc.RetryInfo", ())]
+    for one in details.get("google.rpc.ErrorInfo", ()):
+        # Cloud Code, of Gemini CLI: quotaResetDelay "10h26m41.5s", quotaResetTimeStamp "2026-04-20T09:19:49Z" (2026)
+        stated = as_mapping(one.get("metadata"))
+        waits.append(parse.go_duration_s(as_text(stated.get("quotaResetDelay"))))
+        ends.append(parse.reset_in(as_text(stated.get("quotaResetTimeStamp"))))
+    reset_s = parse.longest(said.reset_s, left_s, *[end.asked_s(headers) for end in ends])
+    said = replace(said, wait_s=parse.longest(said.wait_s, *waits), reset_s=reset_s)
+    metrics = _METRIC.findall(text)
+    return _google(said, details, metrics) if details or metrics else said
 
 
 _METRIC = re.compile(r"Quota exceeded for (?:metric: )?[\w.-]{1,80}/(\w{1,100})(?:[^,\n]{0,100}, limit: (\d{1,15}))?")
 """What the message of Google says of each violated quota: its metric, and mostly its limit."""
 
 
-def _google_names(details: Mapping[str, list[Mapping[str, Any]]], text: str) -> list[tuple[str, ...]]:
+def _google_names(
+    details: Mapping[str, list[Mapping[str, Any]]], found: list[tuple[str, str]]
+) -> list[tuple[str, ...]]:
     """The name, the metric and the value of each violated quota. Google leaves a value of 0 out of the details; the message has it."""
-    found = _METRIC.findall(text)
     said = dict(sorted(found, key=lambda one: one[1] == "0"))  # a day and a minute have one metric: its 0 counts
     named: list[tuple[str, ...]] = [
         (
@@ -260,16 +263,17 @@ def _google_names(details: Mapping[str, list[Mapping[str, Any]]], text: str) -> 
     return named or [(metric, "", limit) for metric, limit in found]
 
 
-def _google(
-    details: Mapping[str, list[Mapping[str, Any]]], text: str
-) -> tuple[str | None, float | None, float | None] | None:
-    """Unit, period and limit of the violated quota that takes longest; a limit of 0 before all others.
+def _google(said: Said, details: Mapping[str, list[Mapping[str, Any]]], metrics: list[tuple[str, str]]) -> Said:
+    """``said``, of the violated quota that takes longest; of one with a limit of 0 before all others.
 
     It is named in ``QuotaFailure``, in the metadata of ``ErrorInfo``, or in the message alone (2024 to 2026).
     """
-    found = []
-    for name, metric, value in _google_names(details, text):
+    found: list[tuple[bool, float, str | None, float | None, float | None]] = []
+    for name, metric, value in _google_names(details, metrics):
         limit_of = 0.0 if parse.number(value) == 0 else parse.amount(value)
         unit, period_s = quota_named(name, metric)
         found.append((limit_of == 0, period_s or 0.0, unit, period_s, limit_of))
-    return max(found, key=lambda one: one[:2])[2:] if found else None
+    if not found:
+        return said
+    _, _, unit, period_s, limit = max(found, key=lambda one: one[:2])
+    return replace(said, unit=unit, period_s=period_s, limit=said.limit if limit is None else limit)
