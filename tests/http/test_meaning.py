@@ -9,7 +9,7 @@ import pytest
 import paceline
 from paceline.core.quota import NS
 from paceline.http import pace_transport
-from paceline.providers import answers
+from paceline.providers import parse
 from paceline.testing import ManualClock, run_virtual
 
 LIMITS = {
@@ -169,7 +169,7 @@ def test_a_wait_of_nothing_is_no_reason_to_try_six_times_at_once(wait):
 
 @pytest.mark.parametrize("reported", [999_999_999_999, 10**15])
 def test_usage_that_no_request_can_cause_is_bounded(monkeypatch, caplog, reported):
-    monkeypatch.setattr(answers, "_logged", set())
+    monkeypatch.setattr(parse, "_logged", set())
     caplog.set_level(logging.WARNING, "paceline")
     absurd = (200, {}, {"usage": {"prompt_tokens": reported, "completion_tokens": reported}})
     world = World("openai", absurd, OK)

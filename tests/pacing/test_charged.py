@@ -6,7 +6,7 @@ import httpx2
 import pytest
 
 import paceline
-from paceline.providers import answers
+from paceline.providers import parse
 from paceline.testing import ManualClock
 
 TOKENS, SIDES = ("tokens", "input_tokens"), {"input_tokens": 300, "output_tokens": 200}
@@ -81,7 +81,7 @@ class TestCharged:
     def test_usage_that_no_request_can_cause_is_bounded_and_logged_once(
         self, limiter, caplog, monkeypatch, pool, reported
     ):
-        monkeypatch.setattr(answers, "_logged", set())
+        monkeypatch.setattr(parse, "_logged", set())
         permits = [limiter.try_acquire(pool, input_tokens=100, output_tokens=100) for _ in range(2)]
         for permit in permits:
             permit.settle({"usage": {"input_tokens": reported, "output_tokens": 20}})

@@ -9,22 +9,12 @@ from typing import Any, Final
 from paceline.http.tap import BodyReader
 from paceline.pacing.pacer import Pacer, Settle
 from paceline.responses.events import data_in
-from paceline.responses.values import MAPPING, as_mapping, decode
+from paceline.responses.finish import job_of
+from paceline.responses.values import as_mapping, decode
 
 JOBS_MAX: Final = 10_000
 """How many requests are remembered; of more, the oldest stay charged as they were held."""
 BODY_MAX: Final = 32 * 2**20
-PENDING: Final = ("queued", "in_progress", "CREATED", "IN_PROGRESS")
-"""The states of an answer before it is whole (https://developers.openai.com/api/docs/guides/background, 2026), and of Perplexity's
-asynchronous ones (its API reference, 2026)."""
-
-
-def job_of(payload: Any) -> str | None:
-    """The id of an answer that is not made yet; ``None`` for any other answer."""
-    if not isinstance(payload, MAPPING) or payload.get("status") not in PENDING:
-        return None
-    job = payload.get("id")
-    return job if isinstance(job, str) and job else None
 
 
 def remember(pacer: Pacer, job: str, settle: Settle) -> None:

@@ -20,7 +20,7 @@ from weakref import ref
 from paceline.core.progress import Row
 from paceline.core.quota import CONCURRENCY, NS
 from paceline.core.results import GaveUpError, PacelineError, Refusal, RefusalKind, RefusalScope
-from paceline.http.background import job_of, remember
+from paceline.http.background import remember
 from paceline.http.binding import Binding, Exchanged, own_refusal
 from paceline.http.describe import Metered
 from paceline.http.tap import Tap
@@ -35,13 +35,12 @@ from paceline.pacing.retry import Again, GiveUp
 from paceline.pacing.tries import Tries
 from paceline.pacing.turns import answered
 from paceline.providers import parse
-from paceline.providers.answers import plausible
 from paceline.providers.base import COUNTING, Usage, UsageReader
 from paceline.providers.plan_headers import plan_headers_in, plan_readings
 from paceline.providers.refusals import refuses_key
 from paceline.providers.verdict import REQUEST_FAULT, Beginning, Judged, Verdict
 from paceline.responses.events import is_stream
-from paceline.responses.finish import state_of
+from paceline.responses.finish import job_of, state_of
 from paceline.responses.values import MAPPING
 
 if TYPE_CHECKING:
@@ -520,7 +519,7 @@ class _Accepted:
 
     def _adjust(self, usage: Usage) -> None:
         """It reports its input before its end."""
-        usage = plausible(self._record.pool, usage, self._permit.cost)
+        usage = parse.plausible(self._record.pool, usage, self._permit.cost)
         self._begin(usage)
         adjust(self._permit, self._metered.known(usage))
         if self._charge is not None:
@@ -553,7 +552,7 @@ class _Accepted:
         metered, permit = self._metered, self._permit
         # Gemini reports in a header alone that a request was served at another tier.
         tier = usage.tier or self._headers.get("x-gemini-service-tier") or metered.call.tier
-        usage = plausible(self._record.pool, usage, permit.reservation.cost)
+        usage = parse.plausible(self._record.pool, usage, permit.reservation.cost)
         if tier != usage.tier:
             usage = replace(usage, tier=tier[: parse.TIER_MAX])
         is_text = usage.partial and not usage.input_tokens  # and nothing is reported

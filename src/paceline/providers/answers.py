@@ -40,7 +40,7 @@ def usage_cost(pool: str, answer: object, reserved: Cost | None = None) -> tuple
 
     Returns:
         The cost, which is empty for an answer that reports no usage, as answers with pictures and speech do; and the
-        usage, within the bounds of :func:`plausible`.
+        usage, within the bounds of :func:`~paceline.providers.parse.plausible`.
 
     Raises:
         QuotaError: ``answer`` is no answer and contains no usage in this provider's form, or is an error.
@@ -50,14 +50,14 @@ def usage_cost(pool: str, answer: object, reserved: Cost | None = None) -> tuple
     if found is None:
         total = count(answer.get("tokens_used") if isinstance(answer, Mapping) else _get(answer, "tokens_used"))
         if total:
-            return {TOKENS: float(plausible(pool, Usage(total), reserved).input_tokens)}, None
+            return {TOKENS: float(parse.plausible(pool, Usage(total), reserved).input_tokens)}, None
         if _is_answer(answer):
             return {}, None
         raise QuotaError(
             f"{pool}: no usage in {type(answer).__name__}: settle with an answer that reports it, with a mapping like"
             " {'input_tokens': 812, 'output_tokens': 64}, or with amounts: settle(input_tokens=812, output_tokens=64)"
         )
-    found, most = plausible(pool, found, reserved), int(reserved.get(OUTPUT_TOKENS, 0)) or None
+    found, most = parse.plausible(pool, found, reserved), int(reserved.get(OUTPUT_TOKENS, 0)) or None
     number = reserved.get(REQUESTS, 1)
     several = {REQUESTS: number} if number > 1 else {}  # texts, each of them a request
     call = Call(provider.name, "", pool.partition("/")[2], found.input_tokens, most, units=several)
@@ -130,30 +130,6 @@ def unsized_cost(pool: str, units: Collection[str], output_tokens: int | None = 
     held = provider.held(call, UNKNOWN_INPUT_TOKENS, most)
     sides = (INPUT_TOKENS, OUTPUT_TOKENS)
     return {unit: float(amount) for unit, amount in held.items() if unit in sides or (unit in units and TOKENS in unit)}
-
-
-def plausible(pool: str, usage: Usage, reserved: Cost) -> Usage:
-    """``usage`` with each count bounded by 64 times the reserved tokens, or by 4 million where that is more.
-
-    A larger count is a fault of the server or of a gateway: the pool would stand still until the debt is repaid. The
-    first one of a pool is logged.
-    """
-    tokens = max(reserved.get(TOKENS, 0.0), reserved.get(INPUT_TOKENS, 0.0) + reserved.get(OUTPUT_TOKENS, 0.0))
-    most = int(max(64 * tokens, 4e6))
-    if usage.input_tokens <= most and usage.output_tokens <= most:
-        return usage
-    if pool not in _logged and len(_logged) < 1_000:
-        _logged.add(pool)
-        log.warning(
-            "%s: an answer reports %d tokens of input and %d of output, which its request cannot have caused: at most"
-            " %d of each are charged; check the server or the gateway",
-            *(pool, usage.input_tokens, usage.output_tokens, most),
-        )
-    return replace(usage, **{name: min(getattr(usage, name), most) for name in _COUNTS})
-
-
-_COUNTS: Final = ("input_tokens", "output_tokens", "cached_tokens", "cache_write_tokens", "hour_write_tokens")
-_logged: set[str] = set()
 
 
 def _usage_in(answer: object) -> Mapping[str, Any]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from paceline.core.meters import window_starts
-from paceline.core.quota import DAY_S, NS
+from paceline.core.quota import DAY_S, INPUT_TOKENS, NS, OUTPUT_TOKENS, TOKENS, Cost
 from paceline.providers.base import Headers, Usage
 from paceline.providers.forms import table
 from paceline.responses.values import (
@@ -23,6 +25,8 @@ from paceline.responses.values import (
     count,
     values_at,
 )
+
+log = logging.getLogger("paceline.providers")
 
 MAX_WAIT_S: Final = 366 * DAY_S  # a wait or reset beyond a year is nonsense
 UNKNOWN: Final = "unknown"
@@ -325,3 +329,27 @@ def usage_by(counts: Counts, *parts: Mapping[str, Any], **further: Any) -> Usage
         return None
     cached, written = min(found["cached"], input_tokens), min(found["written"], input_tokens)
     return Usage(input_tokens, output_tokens, cached, written, partial=not told, **further)
+
+
+def plausible(pool: str, usage: Usage, reserved: Cost) -> Usage:
+    """``usage`` with each count bounded by 64 times the reserved tokens, or by 4 million where that is more.
+
+    A larger count is a fault of the server or of a gateway: the pool would stand still until the debt is repaid. The
+    first one of a pool is logged.
+    """
+    tokens = max(reserved.get(TOKENS, 0.0), reserved.get(INPUT_TOKENS, 0.0) + reserved.get(OUTPUT_TOKENS, 0.0))
+    most = int(max(64 * tokens, 4e6))
+    if usage.input_tokens <= most and usage.output_tokens <= most:
+        return usage
+    if pool not in _logged and len(_logged) < 1_000:
+        _logged.add(pool)
+        log.warning(
+            "%s: an answer reports %d tokens of input and %d of output, which its request cannot have caused: at most"
+            " %d of each are charged; check the server or the gateway",
+            *(pool, usage.input_tokens, usage.output_tokens, most),
+        )
+    return replace(usage, **{name: min(getattr(usage, name), most) for name in _COUNTS})
+
+
+_COUNTS: Final = ("input_tokens", "output_tokens", "cached_tokens", "cache_write_tokens", "hour_write_tokens")
+_logged: set[str] = set()

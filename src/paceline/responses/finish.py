@@ -381,3 +381,16 @@ def promises_end(event: Any) -> bool | None:
 def is_last(event: Any) -> bool:
     """Whether an event of a stream is by its type the last one."""
     return _kind_of(event) in _ANSWERS["ends"]
+
+
+PENDING: Final = ("queued", "in_progress", "CREATED", "IN_PROGRESS")
+"""The states of an answer before it is whole (https://developers.openai.com/api/docs/guides/background, 2026), and of Perplexity's
+asynchronous ones (its API reference, 2026)."""
+
+
+def job_of(payload: Any) -> str | None:
+    """The id of an answer that is not made yet; ``None`` for any other answer."""
+    if not isinstance(payload, MAPPING) or payload.get("status") not in PENDING:
+        return None
+    job = payload.get("id")
+    return job if isinstance(job, str) and job else None
