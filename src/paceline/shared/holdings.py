@@ -9,7 +9,7 @@ from paceline.core.capacity import Learns
 from paceline.core.changes import Change
 from paceline.core.learning.learning import Learning
 from paceline.core.ledger import Ledger
-from paceline.core.quota import FAR_NS, NS, Quota
+from paceline.core.quota import FAR_NS, NS
 from paceline.core.unstated.unstated import Unstated
 from paceline.shared.leases import Lease, Leases
 from paceline.shared.messages import Message, News, Noted, StoreReply
@@ -147,10 +147,9 @@ class Holdings:
         ledger, measured = self.snapshot.ledger, len(self.unstated.meters)
         return ledger.pause.until_ns > self.snapshot.as_of_ns or len(ledger.entries) > measured or not measured
 
-    def _learned(self, change: Change | Quota) -> None:
+    def _learned(self, change: Change) -> None:
         # A new quota needs no news, because each message has all quotas.
-        if not isinstance(change, Quota):
-            self.outbox.add(self.snapshot.as_of_ns, change, at_once=True)
+        self.outbox.add(self.snapshot.as_of_ns, change, at_once=True)
 
     @property
     def _ledgers(self) -> list[Ledger]:

@@ -48,16 +48,14 @@ class Corrections:
         shared: Whether other processes make the same changes.
     """
 
-    def __init__(
-        self, ledger: Ledger, report: Callable[[Change | Quota], None] | None, *, raises: bool, adapts: bool
-    ) -> None:
+    def __init__(self, ledger: Ledger, report: Callable[[Change], None] | None, *, raises: bool, adapts: bool) -> None:
         self.ledger, self.entries = ledger, ledger.entries
         self.trackers: dict[int, QuotaTracker] = {}
         self.shared = report is not None
         self.notices: deque[str] = deque(maxlen=NOTICES_MAX)
         self.guesses = Guesses(ledger, self.notices)
         self.unstated = Unstated(ledger, self.notices)
-        self._report = report or (lambda _: None)
+        self._report = report
         self._raises, self._adapts = raises, adapts
         self._tracked = 0  # the number of entries that have a tracker, or need none
         self.track_new()
@@ -79,7 +77,8 @@ class Corrections:
         """Make a change, here and in the other processes."""
         change = Change(index, what, value)
         self.ledger.apply(now_ns, change)
-        self._report(change)
+        if self._report is not None:
+            self._report(change)
 
     def index_of(self, unit: str | None, period_s: float | None) -> int | None:
         """The index of the one quota on ``unit`` and period; ``None`` for none or several.
@@ -134,7 +133,6 @@ class Corrections:
         """Charge a further quota from now on, here and in the other processes; return its index."""
         self.ledger.add_quota(now_ns, quota)
         self.added(now_ns)
-        self._report(quota)
         return len(self.entries) - 1
 
     def added(self, now_ns: int) -> None:
@@ -288,7 +286,8 @@ class Corrections:
         m = tracker.entry.meter
         if (missing := lack - m.lack(now_ns)) > 0:
             m.charge(now_ns, missing)
-            self._report(Change(index, What.SHIFT, math.ceil(missing * m.ns_per_unit)))
+            if self._report is not None:
+                self._report(Change(index, What.SHIFT, math.ceil(missing * m.ns_per_unit)))
         tracker.begin_epoch(now_ns)
 
     def refute_restarts(self, now_ns: int, index: int) -> None:

@@ -12,7 +12,6 @@ from paceline.core.learning.refusals import Refusals
 from paceline.core.learning.resets import TRANSIT_NS
 from paceline.core.learning.tracker import Note
 from paceline.core.ledger import Ledger
-from paceline.core.quota import Quota
 from paceline.core.results import Refusal, Reservation
 
 
@@ -21,7 +20,7 @@ class Learning:
 
     Args:
         ledger: The ledger, whose meters are corrected.
-        report: Called with every change, and with every quota that is added, so that other processes can make it, too.
+        report: Called with every change, so that other processes can make it, too. They know the quotas that are added.
         raises: Whether an answer may raise a limit that the user has given.
         adapts: Whether the headroom of buckets adapts: to attempts that are sent late, and to refusals of a bucket that
             was nearly empty.
@@ -39,7 +38,7 @@ class Learning:
     def __init__(
         self,
         ledger: Ledger,
-        report: Callable[[Change | Quota], None] | None = None,
+        report: Callable[[Change], None] | None = None,
         *,
         raises: bool = False,
         adapts: bool = False,

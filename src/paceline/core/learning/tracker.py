@@ -554,9 +554,10 @@ class QuotaTracker:
         learned_unit_ns = bucket.ns_per_unit
         noted_ns = note.full_at_ns + self.shifted_ns  # with the corrections since
         used = (noted_ns - sent_ns - math.ceil(amount * learned_unit_ns)) / learned_unit_ns  # before this attempt
-        if note.epoch != self.epoch or used >= bucket.size:
+        size = bucket.size
+        if note.epoch != self.epoch or used >= size:
             return
-        if self._headroom.explains(bucket, (bucket.size - used - amount) * learned_unit_ns):
+        if self._headroom.explains(bucket, (size - used - amount) * learned_unit_ns):
             self.raise_headroom(HEADROOM_S)
         else:
             self._cap_burst(now_ns, max(used, amount))
