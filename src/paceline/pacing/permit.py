@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Coroutine, Generator, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar, Token
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import chain
 from logging import DEBUG, WARNING
 from types import TracebackType
@@ -305,26 +306,25 @@ class Permit:
             reported = None
             if used is not None and waiter.reported is not None:
                 reported = {unit: waiter.reported.get(unit, amount) for unit, amount in used.items()}
-            scheduler.notify(
-                Event(
-                    kind,
-                    pool=self.pool,
-                    lane=waiter.lane.name,
-                    waited_s=self.waited_s,
-                    reserved=scheduler.pool.ledger.true_cost(self.cost, None),
-                    used=used,
-                    reason=None if refusal is None else refusal.kind.value,
-                    retry_after_s=None if refusal is None else refusal.retry_after_s,
-                    name=waiter.name,
-                    granted_s=self.reservation.granted_ns / NS,
-                    usage=None if self.usage is None else asdict(self.usage),
-                    model=self.model,
-                    status=self.status,
-                    refusal=refusal,
-                    reported=reported,
-                    sized=waiter.sized,
-                )
+            event = Event(
+                kind,
+                pool=scheduler.pool.name,
+                lane=waiter.lane.name,
+                waited_s=self.waited_s,
+                reserved=scheduler.pool.capacity.ledger.true_cost(self.reservation.cost, None),
+                used=used,
+                reason=None if refusal is None else refusal.kind.value,
+                retry_after_s=None if refusal is None else refusal.retry_after_s,
+                name=waiter.name,
+                granted_s=self.reservation.granted_ns / NS,
+                usage=None if self.usage is None else asdict(self.usage),
+                model=self.model,
+                status=self.status,
+                refusal=refusal,
+                reported=reported,
+                sized=waiter.sized,
             )
+            scheduler.section.outside(partial(scheduler.tell, event))
 
     def cancel(self) -> None:
         """Refund the reserved cost: the request was never sent.

@@ -390,11 +390,8 @@ class Scheduler:
 
     # Events.
 
-    def notify(self, event: Event) -> None:
-        """Call :attr:`events`, and log, outside of the critical section."""
-        self.section.outside(partial(self._tell, event))
-
-    def _tell(self, event: Event) -> None:
+    def tell(self, event: Event) -> None:
+        """Log an event, and call :attr:`events` with it: outside of the critical section."""
         if log.isEnabledFor(logging.WARNING if event.kind == "refused" else logging.DEBUG):
             self.section.lines.permit(event)
         if self.events is not None:
