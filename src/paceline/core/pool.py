@@ -115,19 +115,25 @@ class Pool:
         """
         if (stopped := self._meet(now_ns, waiter)) is not None:
             return stopped
-        if not self.queue.length:
-            decision = self._reserve(now_ns, waiter)
-            if type(decision) is not WaitUntil:
-                return decision if isinstance(decision, Reservation) else self._unsent(now_ns, decision)
-        return self._add(now_ns, waiter)
+        if self.queue.length:
+            return self._add(now_ns, waiter)
+        decision = self._reserve(now_ns, waiter)
+        if type(decision) is WaitUntil:
+            # With a store the ledger may know more than the decision, which may be left to the store.
+            return self._add(now_ns, waiter, decision if self.capacity.behind == QUEUE else None)
+        return decision if isinstance(decision, Reservation) else self._unsent(now_ns, decision)
 
-    def _add(self, now_ns: int, waiter: Waiter) -> Outcome:
-        """Add ``waiter`` to the queue, unless it can never be granted, or not in time."""
-        never = self.capacity.ledger.never(waiter.amounts)
-        # An old reply of a store turns no request away: another process may have given something back.
-        if never is not None and self.capacity.is_current(now_ns):
-            return self._unsent(now_ns, never)
-        at_ns, quota = self.soonest(now_ns, waiter)
+    def _add(self, now_ns: int, waiter: Waiter, until: WaitUntil | None = None) -> Outcome:
+        """Add ``waiter`` to the queue, unless it can never be granted, or not in time.
+
+        ``until``: when it can go at the earliest, if that is known.
+        """
+        if until is None:
+            never = self.capacity.ledger.never(waiter.amounts)
+            # An old reply of a store turns no request away: another process may have given something back.
+            if never is not None and self.capacity.is_current(now_ns):
+                return self._unsent(now_ns, never)
+        at_ns, quota = self.soonest(now_ns, waiter) if until is None else until
         if self.queue.length >= self._waiting_max:
             return self._unsent(now_ns, QueueFull(self.queue.length, self._told_ns(at_ns)))
         if self._is_late(now_ns, waiter, at_ns) and self.capacity.is_current(now_ns):
