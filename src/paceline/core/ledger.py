@@ -17,7 +17,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from paceline.core.changes import Change, What, apply
 from paceline.core.entry import Entries, Entry
 from paceline.core.meters import Bucket, Exact, Meter, Restarting, Spread, new_meter
 from paceline.core.pause import OPEN, Pause
@@ -406,15 +405,6 @@ class Ledger:
         for oldest in self._open:  # faster than next() of a generator
             return oldest.lost_at_ns
         return FAR_NS
-
-    def apply(self, now_ns: int, change: Change) -> None:
-        """Make a change that follows from an answer. Two kinds change more than the state of a meter."""
-        if change.what is What.ADOPT:
-            self.adopt(now_ns, change.index, change.value)
-        elif change.what is What.SPREAD:
-            self.spread(now_ns, change.index)
-        else:
-            apply(now_ns, self.entries[change.index].meter, change)
 
     def adopt(self, now_ns: int, index: int, amount: float, period_s: float | None = None) -> None:
         """Change the amount, and the period (``None``: as it is), of the quota at ``index``.

@@ -285,7 +285,8 @@ class Lines:
     def _left(self, now_ns: int) -> _Left:
         """What is left of the quotas per minute; of tokens, or of input tokens where the pool counts them apart."""
         left: dict[str, float] = {}
-        for m in self._pool.capacity.ledger.meters:
+        for entry in self._pool.capacity.ledger.entries:
+            m = entry.meter
             if m.is_known and m.quota.period_s == 60:
                 left[m.quota.unit] = min(round(m.level(now_ns), 3), left.get(m.quota.unit, math.inf))
         tokens = left.get(TOKENS, left.get(INPUT_TOKENS))

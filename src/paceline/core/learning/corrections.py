@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from paceline.core.capacity import NOTICES_MAX
-from paceline.core.changes import Change, What
+from paceline.core.changes import Change, What, apply
 from paceline.core.learning.guesses import Guesses
 from paceline.core.learning.resets import LONGER_PERIOD
 from paceline.core.learning.tracker import QuotaTracker
@@ -74,9 +74,14 @@ class Corrections:
         self.trackers[index] = QuotaTracker(entry, partial(self.change, index), adapts=self._adapts)
 
     def change(self, index: int, now_ns: int, what: What, value: float = 0.0) -> None:
-        """Make a change, here and in the other processes."""
+        """Make a change, here and in the other processes. Two kinds change more than the state of a meter."""
         change = Change(index, what, value)
-        self.ledger.apply(now_ns, change)
+        if what is What.ADOPT:
+            self.ledger.adopt(now_ns, index, value)
+        elif what is What.SPREAD:
+            self.ledger.spread(now_ns, index)
+        else:
+            apply(now_ns, self.entries[index].meter, change)
         if self._report is not None:
             self._report(change)
 
