@@ -158,10 +158,11 @@ class Exchange:
 
     async def _attempts(self) -> Any:
         permit = response = None
+        allowances = self.pacer.allowances
         while response is None:  # each further attempt follows the permit of the last one
             try:
                 # Again after an attempt that may have been billed: what it held has ended with it.
-                if self.charge is None and self.pacer.allowances:
+                if self.charge is None and (allowances.by_lane or allowances.tally):
                     await self._hold()
                 permit = await self._acquire(permit)
             except PacelineError as error:

@@ -129,6 +129,7 @@ class Allowances:
         unpriced: What a budget does with a request whose price is not known: ``count`` or ``refuse``.
 
     Attributes:
+        by_lane: The allowance of each lane that has one.
         tally: Learns of each request what is charged for it; ``None``: nothing does.
     """
 
@@ -140,12 +141,8 @@ class Allowances:
     ) -> None:
         self._make, self._prices, self._unpriced = make, cache(partial(_prices, prices)), unpriced
         self.tally: Tally | None = None
-        self._by_lane: dict[str, Allowance] = {}
+        self.by_lane: dict[str, Allowance] = {}
         self._lock = reentrant_lock()
-
-    def __bool__(self) -> bool:
-        """Whether requests are charged to anything."""
-        return bool(self._by_lane) or self.tally is not None
 
     def price(self, provider: str, model: str, usage: Usage) -> float | None:
         """What a request costs, in US dollars; ``None`` if no price is known.
@@ -163,7 +160,7 @@ class Allowances:
     def has_budget(self) -> bool:
         """Whether there is any budget."""
         # A copy: another thread may set an allowance meanwhile.
-        return any(allowance.budget is not None for allowance in list(self._by_lane.values()))
+        return any(allowance.budget is not None for allowance in list(self.by_lane.values()))
 
     def set(self, lane: str, quotas: Iterable[Quota]) -> None:
         """Give ``lane`` (``EVERYONE``: all traffic) these limits, in place of others.
@@ -173,14 +170,14 @@ class Allowances:
         """
         made = Allowance(lane, tuple(quotas))
         with self._lock:
-            known = self._by_lane.get(lane)
+            known = self.by_lane.get(lane)
             if known is not None and known.quotas == made.quotas:
                 return
             check_limits(lane, made.quotas)
             if not made.quotas:
-                self._by_lane.pop(lane, None)
+                self.by_lane.pop(lane, None)
                 return
-            if known is None and len(self._by_lane) >= ACCOUNTS_MAX:
+            if known is None and len(self.by_lane) >= ACCOUNTS_MAX:
                 raise QuotaError(f"more than {ACCOUNTS_MAX:,} lanes with limits: {lane!r} is one too many")
             before = known or Allowance(lane, ())
             if money := tuple(quota for quota in made.quotas if quota.unit == USD):
@@ -188,12 +185,12 @@ class Allowances:
                 made.budget = self._make(f"budget/{lane}" if lane else "budget", money, before.budget)
             if rates := tuple(quota for quota in made.quotas if quota.unit != USD):
                 made.rates = self._make(f"lane/{lane}" if lane else "all lanes", rates, before.rates)
-            self._by_lane[lane] = made
+            self.by_lane[lane] = made
 
     @property
     def schedulers(self) -> list[Scheduler]:
         """The schedulers of all allowances."""
-        found = [each for allowance in list(self._by_lane.values()) for each in (allowance.rates, allowance.budget)]
+        found = [each for allowance in list(self.by_lane.values()) for each in (allowance.rates, allowance.budget)]
         return [scheduler for scheduler in found if scheduler is not None]
 
     def of(self, lane: LaneSpec) -> list[tuple[Allowance, LaneSpec]]:
@@ -204,7 +201,7 @@ class Allowances:
         """
         line = line_of(lane)
         waits = [*zip((one.name for one in line), (lane, *line), strict=False), (EVERYONE, DEFAULT_LANE)]
-        return [(found, within) for name, within in waits if (found := self._by_lane.get(name)) is not None]
+        return [(found, within) for name, within in waits if (found := self.by_lane.get(name)) is not None]
 
     def bounds_money(self, lane: LaneSpec) -> bool:
         """Whether a request in ``lane`` is charged to a budget."""

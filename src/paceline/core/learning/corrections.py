@@ -103,12 +103,12 @@ class Corrections:
 
     def counted(self, unit: str | None, period_s: float | None = None) -> list[int]:
         """The quotas on ``unit`` that a provider counts; with a period, those that have it."""
-        return [
-            i for i, entry in enumerate(self.entries)
-            if entry.unit == unit
-            and (quota := entry.meter.quota).rule not in OWN_RULES
-            and period_s in (None, quota.period_s)
-        ]  # fmt: skip
+        found = []
+        for i, entry in enumerate(self.entries):
+            quota = entry.meter.quota
+            if entry.unit == unit and quota.rule not in OWN_RULES and period_s in (None, quota.period_s):
+                found.append(i)
+        return found
 
     def usable_share(self, index: int | None, unit: str | None) -> float:
         """The used share of a limit on ``unit``: the share of the quota at ``index``, if there is one."""
