@@ -219,7 +219,7 @@ def _unit_of(facts: Said, names: list[str]) -> str | None:
 
 def facts_in(error: Mapping[str, Any], text: str, headers: Headers) -> Said:
     """What an error says of a quota: its structured parts before its message, and the longest of the waits."""
-    said = said_in(text)
+    said = said_in(text) if text else Said()
     waits = [parse.wait((as_number(error[name]) or 0.0) * unit) for name, unit in _WAITS.items() if name in error]
     left_s = parse.wait(as_number(error.get("resets_in_seconds")))
     ends = [] if left_s or "resets_at" not in error else [parse.Reset(as_number(error["resets_at"]))]
