@@ -272,17 +272,15 @@ class Patience:
     much less. A refusal that comes later is the stream's, and the next stream is held for the whole time again.
 
     WEAK: streams whose content comes in time count for nothing here, because their holds cost nothing.
+
+    Attributes:
+        seconds: For how long the next stream is held at most.
     """
 
-    __slots__ = ("_in_vain",)
+    __slots__ = ("_in_vain", "seconds")
 
     def __init__(self) -> None:
-        self._in_vain = 0  # holds that ended without a verdict, since the last refusal inside a stream
-
-    @property
-    def seconds(self) -> float:
-        """For how long the next stream is held at most."""
-        return HELD_S / (1 + self._in_vain)
+        self.refused()
 
     def judged(self, beginning: Beginning, refusal: Refusal | None) -> None:
         """A stream was judged by its ``beginning``, or was not when the hold ended."""
@@ -290,10 +288,12 @@ class Patience:
             self.refused()
         elif beginning.open:
             self._in_vain += 1
+            self.seconds = HELD_S / (1 + self._in_vain)
 
     def refused(self) -> None:
         """A stream has a refusal inside of it: the next ones may."""
-        self._in_vain = 0
+        self._in_vain = 0  # holds that have ended without a verdict since then
+        self.seconds = HELD_S
 
 
 _MEDIA: Final = "audio/", "image/", "video/", "application/octet-stream"
