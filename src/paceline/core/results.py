@@ -288,7 +288,7 @@ class StoreFormatError(StoreError):
 
 
 NO_NOTES: Final[Mapping[int, Any]] = MappingProxyType({})
-"""Of an attempt whose answer is compared with nothing."""
+"""Of an attempt whose answer is compared with nothing, or has shown nothing."""
 
 
 class Reservation:
@@ -302,6 +302,7 @@ class Reservation:
             charged the quotas there are none, or only marks of measured limits.
         notes: The :class:`Note <paceline.core.learning.tracker.Note>` of each quota that has a tracker, by its index:
             ``Learning`` compares the answer with it.
+        shown: What was left of each quota by the headers of its answer, by its index.
         known: The true amounts that the beginning of its answer has shown.
         granted_ns: The instant of the grant; of the last one, where the request passes several pools. Learning takes it
             for the instant of sending.
@@ -317,7 +318,7 @@ class Reservation:
 
     __slots__ = (
         "alone", "amounts", "arrived", "begun", "cost", "granted_ns", "known", "lost_at_ns", "marks", "notes", "number",
-        "open", "oversized", "passed",
+        "open", "oversized", "passed", "shown",
     )  # fmt: skip
 
     def __init__(self, cost: Cost, amounts: list[float], marks: list[int], granted_ns: int, lost_at_ns: int) -> None:
@@ -327,6 +328,7 @@ class Reservation:
         self.granted_ns = granted_ns
         self.lost_at_ns = lost_at_ns
         self.notes: Mapping[int, Any] = NO_NOTES
+        self.shown: Mapping[int, float] = NO_NOTES
         self.passed: tuple[Any, ...] = ()
         self.known: Cost | None = None
         self.open = True

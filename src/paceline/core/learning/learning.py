@@ -45,7 +45,7 @@ class Learning:
     ) -> None:
         self.corrections = Corrections(ledger, report, raises=raises, adapts=adapts)
         self.readings = Readings(self.corrections)
-        self.refusals = Refusals(self.corrections, self.readings)
+        self.refusals = Refusals(self.corrections)
         self.trackers, self.guesses = self.corrections.trackers, self.corrections.guesses
         self.unstated, self.notices = self.corrections.unstated, self.corrections.notices
 

@@ -14,7 +14,7 @@ from paceline.core.learning.resets import LEAST_NS, LONGER_PERIOD, MARGIN, ROUND
 from paceline.core.learning.tracker import Note, QuotaTracker
 from paceline.core.meters import Meter, Named, Restarting, Window
 from paceline.core.quota import NS, Rule
-from paceline.core.results import LEARNED, LIMIT_MAX, LIMIT_MIN, WAIT_MAX_S, Basis, Reading, Reservation
+from paceline.core.results import LEARNED, LIMIT_MAX, LIMIT_MIN, NO_NOTES, WAIT_MAX_S, Basis, Reading, Reservation
 
 OPENING_PART = 0.25
 """A counter opens at once if it restarts in less than this part of its period: what is not used of the window is lost.
@@ -52,12 +52,6 @@ class Readings:
         self._ledger, self._entries, self._trackers = corrections.ledger, corrections.entries, corrections.trackers
         self._inferred: dict[str, Refill] = {}  # by unit, about quotas of a period that none of the known ones has
         self._written_first: set[str] = set()  # the units whose instants are written when an attempt is admitted
-        self._shown: dict[int, float] = {}  # what was left of each quota, by the last headers
-        self._shown_for: Reservation | None = None
-
-    def shown(self, reservation: Reservation) -> dict[int, float]:
-        """What was left of each quota by the headers of the answer to ``reservation``, if it was the last one."""
-        return self._shown if reservation is self._shown_for else {}
 
     def observe(self, now_ns: int, readings: Iterable[Reading], reservation: Reservation) -> bool:
         """Learn from the headers of the answer to ``reservation``.
@@ -66,7 +60,7 @@ class Readings:
             Whether it has added a quota, or stated another limit.
         """
         changed = False
-        self._shown, self._shown_for = {}, reservation
+        reservation.shown = NO_NOTES
         for one in map(_sane_reading, readings):
             states_instant = one.until_s is not None and one.reset_s is not None
             reading = self._as_written(one, now_ns - reservation.granted_ns) if states_instant else one
@@ -112,7 +106,7 @@ class Readings:
         limit = None if reading.limit is None else self._corrections.in_period(index, reading.limit)
         limited = limit is not None and self._corrections.take_limit(now_ns, index, limit, reservation.granted_ns)
         if whole.remaining is not None:
-            self._shown[index] = whole.remaining
+            reservation.shown = {**reservation.shown, index: whole.remaining}
         entry.read_ns = now_ns
         m = entry.meter
         if isinstance(m, Window) and reading.remaining is not None and reading.remaining < m.level(now_ns):

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from paceline.core.learning.corrections import Corrections
 from paceline.core.learning.guesses import RETEST_STEP, Guess
-from paceline.core.learning.readings import Readings
 from paceline.core.learning.resets import ROUNDED_NS
 from paceline.core.learning.tracker import QuotaTracker
 from paceline.core.ledger import amount_of
@@ -41,11 +40,10 @@ class Refusals:
 
     Args:
         corrections: Corrects the quotas.
-        readings: What the headers of the same answer have shown.
     """
 
-    def __init__(self, corrections: Corrections, readings: Readings) -> None:
-        self._corrections, self._readings = corrections, readings
+    def __init__(self, corrections: Corrections) -> None:
+        self._corrections = corrections
         self._ledger, self._entries, self._guesses = corrections.ledger, corrections.entries, corrections.guesses
         self._trackers, self._unstated = corrections.trackers, corrections.unstated
         self._doubted: dict[int, set[int]] = {}  # of windows, the starts of those with refusals
@@ -125,7 +123,7 @@ class Refusals:
             return False
         amount = reservation.amounts[index]
         # With enough left of it, a refusal that names none is about a quota that is not listed.
-        other = refusal.unit is None and self._readings.shown(reservation).get(index, 0.0) > amount
+        other = refusal.unit is None and reservation.shown.get(index, 0.0) > amount
         after_ns = None if reservation.alone and _is_bare(refusal) else pause_ns
         if tracker.refused(now_ns, reservation.granted_ns, note, amount, refusal, after_ns) and not other:
             self._corrections.spread(now_ns, index, wait_s=refusal.sooner_s or refusal.retry_after_s)
@@ -161,7 +159,7 @@ class Refusals:
         unit = self._entries[index].unit
         if tracker.rate.lowered < LOWERED or refusal.kind is not RefusalKind.RATE or refusal.limit is not None:
             return False
-        if tracker.entry.meter.quota.is_long or self._readings.shown(reservation):
+        if tracker.entry.meter.quota.is_long or reservation.shown:
             return False
         tracker.forget_ceiling(now_ns)
         self._unstated.begin(now_ns, unit, as_stated=True)
@@ -221,7 +219,7 @@ class Refusals:
             return index
         # What had enough left at the provider for the attempt, by the headers of its answer.
         amounts = dict(enumerate(reservation.amounts))
-        ample = {i for i, left in self._readings.shown(reservation).items() if left > amounts.get(i, 0.0)}
+        ample = {i for i, left in reservation.shown.items() if left > amounts.get(i, 0.0)}
         return self._tightest(now_ns, ample, refusal.unit)
 
     def _left(self, now_ns: int, index: int) -> float:
@@ -250,7 +248,7 @@ class Refusals:
         """
         if refusal.limit is not None or refusal.kind is not RefusalKind.RATE:
             return False
-        if self._readings.shown(reservation) or self._unstated.measures(refusal.unit):
+        if reservation.shown or self._unstated.measures(refusal.unit):
             return False
         wait_s = refusal.sooner_s or refusal.retry_after_s
         if index is None:
