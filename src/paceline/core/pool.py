@@ -476,8 +476,8 @@ class Pool:
         learning = self.capacity.learning
         if row is None or learning is None or row.is_allowance:
             return row
-        if refusal.kind.about_rate and self.progress.allowance.foretold(reservation.granted_ns, refusal):
-            return row  # of a test of a long wait that has not ended, which shows no rate
+        if row.is_test and self.progress.allowance.foretold(reservation.granted_ns, refusal):
+            return row  # of a long wait that has not ended, which shows no rate
         return row._replace(is_paced=learning.paces(now_ns, reservation, refusal))
 
     def observe(self, now_ns: int, readings: Iterable[Reading], reservation: Reservation) -> None:
