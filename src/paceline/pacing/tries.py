@@ -64,7 +64,7 @@ class Tries:
             refusal: The refusal; ``None`` for a server fault or a broken connection.
             row: The refusals of the pool in a row, with this one (:meth:`Scheduler.row`).
         """
-        now_ns, self.refusal = scheduler.now_ns(), self._failures.count(row, refusal)
+        self.refusal = self._failures.count(row, refusal)
         decision = self._policy.after(self._failures, self.refusal, row, self._health.luck())
         if isinstance(decision, GiveUp):
             return decision
@@ -73,7 +73,7 @@ class Tries:
             self._due = scheduler.read(lambda now_ns: retries.spend(now_ns, progress.admitted))
             decision = replace(decision, delay_s=max(decision.delay_s, self._earned_s(scheduler)))
         until_ns = self._until_ns
-        if until_ns is not None and now_ns + decision.delay_s * NS > until_ns:
+        if until_ns is not None and scheduler.now_ns() + decision.delay_s * NS > until_ns:
             return GiveUp(self._spent(), pause_s=decision.pause_s)
         self.behind |= decision.behind
         return decision
