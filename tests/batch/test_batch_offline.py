@@ -136,13 +136,13 @@ def hasten(emulator, monkeypatch):
 
 def test_rows_that_cannot_be_sent_are_in_no_batch_and_the_others_have_their_files(run, tmp_path, monkeypatch):
     """The file of the third one is gone when its batch is written; it was there when the input was checked."""
-    one, uploaded, upload = run(), [], OpenAIEndpoints._upload
+    one, uploaded, upload = run(), [], OpenAIEndpoints.upload
 
-    async def seen(self, chunk, content):
-        uploaded.extend(content)
-        return await upload(self, chunk, content)
+    async def seen(self, chunk):
+        uploaded.extend(chunk.content)
+        return await upload(self, chunk)
 
-    monkeypatch.setattr(OpenAIEndpoints, "_upload", seen)
+    monkeypatch.setattr(OpenAIEndpoints, "upload", seen)
     for name in ("a.png", "c.png"):
         (tmp_path / name).write_bytes(b"\x89PNG\r\n\x1a\n..")
     one.source = tmp_path / "rows.csv"

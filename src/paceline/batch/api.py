@@ -431,12 +431,20 @@ class Endpoints(ABC):
         """What a batch is called, so that it is found again."""
         return f"paceline-{self.run}-{chunk.name}"
 
-    @abstractmethod
-    async def create(self, chunk: Chunk, content: list[bytes]) -> str:
-        """Create a batch; return its id.
+    async def upload(self, chunk: Chunk) -> str:  # noqa: ARG002
+        """Upload the requests of a batch; return the id of their file, or nothing where its creation has them.
 
         Raises:
-            UploadError: The requests could not be uploaded: there is no batch.
+            RefusedError: They were refused.
+            BrokenError: There is no answer.
+        """
+        return ""
+
+    @abstractmethod
+    async def create(self, chunk: Chunk) -> str:
+        """Create a batch of its file, or of its content; return its id.
+
+        Raises:
             RefusedError: It was refused.
             BrokenError: It is not known whether there is one.
         """

@@ -54,6 +54,7 @@ class Chunk:
         others: The ids of its requests that the input no longer has.
         custom_ids: The ids of all of them, until they are in the journal.
         content: Their lines in the provider's format, until they are sent.
+        file: The provider's id of the file that has them; empty where there is none, or before it is uploaded.
         size: The bytes of ``content``; 0 for a batch of an earlier process.
     """
 
@@ -67,6 +68,7 @@ class Chunk:
     others: frozenset[str] = frozenset()
     custom_ids: list[str] = field(default_factory=list)
     content: list[bytes] = field(default_factory=list)
+    file: str = ""
     size: int = 0
 
     def ids(self, index: Index) -> Iterator[str]:

@@ -34,7 +34,6 @@ from paceline.batch.api import (
     id_in,
     readable,
     spool,
-    uploading,
 )
 from paceline.batch.chunks import Chunk
 from paceline.batch.client import error_of, one_line
@@ -81,35 +80,33 @@ class OpenAIEndpoints(Endpoints):
     def _batches(self, chunk: Chunk) -> str:
         return self._at(chunk, self.BATCHES)
 
-    async def create(self, chunk: Chunk, content: list[bytes]) -> str:
-        file, since_s = await self._upload(chunk, content), time.monotonic()
+    async def create(self, chunk: Chunk) -> str:
+        since_s = time.monotonic()
         while True:
             try:
-                made = await self.web.call("POST", self._batches(chunk), json=self._order(chunk, file))
+                made = await self.web.call("POST", self._batches(chunk), json=self._order(chunk))
             except RefusedError as error:
-                is_missed = file in str(error) and _MISSED.search(str(error)) is not None
+                is_missed = chunk.file in str(error) and _MISSED.search(str(error)) is not None
                 if not is_missed or time.monotonic() - since_s > self.READY_S:
                     raise
                 await asyncio.sleep(self.pause_s)
             else:
                 return id_in(made.get("job") or made)  # Together's is in another object
 
-    def _order(self, chunk: Chunk, file: str) -> dict[str, Any]:
+    def _order(self, chunk: Chunk) -> dict[str, Any]:
         """What asks for the batch of an uploaded file."""
         return {
-            "input_file_id": file, "completion_window": "24h", "endpoint": chunk.kind.path.removeprefix("/openai"),
+            "input_file_id": chunk.file, "completion_window": "24h", "endpoint": chunk.kind.path.removeprefix("/openai"),
             "metadata": {"paceline_run": self.run, "paceline_chunk": chunk.name},
         }  # fmt: skip
 
-    async def _upload(self, chunk: Chunk, content: list[bytes]) -> str:
-        """Upload the requests; return the id of the file."""
+    async def upload(self, chunk: Chunk) -> str:
         name = self._file_of(chunk)
         form = aiohttp.FormData(self._form(name))
-        form.add_field("file", _file_of(content), filename=name, content_type="application/jsonl")
-        with uploading():
-            file = await self.web.call("POST", self._at(chunk, self.UPLOADS), data=form)
-            await self._ready(chunk, file)
-            return id_in(file)
+        form.add_field("file", _file_of(chunk), filename=name, content_type="application/jsonl")
+        file = await self.web.call("POST", self._at(chunk, self.UPLOADS), data=form)
+        await self._ready(chunk, file)
+        return id_in(file)
 
     def _file_of(self, chunk: Chunk) -> str:
         """The name of a batch's file."""
@@ -161,8 +158,8 @@ def _mark_in(value: dict[str, Any]) -> str:
     return f"paceline-{mark.get('paceline_run')}-{mark.get('paceline_chunk')}"
 
 
-def _file_of(content: list[bytes]) -> bytes:
-    return b"\n".join(content) + b"\n"
+def _file_of(chunk: Chunk) -> bytes:
+    return b"\n".join(chunk.content) + b"\n"
 
 
 def _require_v1(request: RunRequest) -> None:
@@ -211,9 +208,9 @@ class MistralEndpoints(OpenAIEndpoints):
         body = {name: value for name, value in request.body.items() if name != "model"}
         return json.dumps({"custom_id": request.custom_id, "body": body}).encode("ascii")
 
-    def _order(self, chunk: Chunk, file: str) -> dict[str, Any]:
+    def _order(self, chunk: Chunk) -> dict[str, Any]:
         return {
-            "input_files": [file], "endpoint": chunk.kind.path, "model": chunk.kind.model,
+            "input_files": [chunk.file], "endpoint": chunk.kind.path, "model": chunk.kind.model,
             "metadata": {"paceline_run": self.run, "paceline_chunk": chunk.name},
         }  # fmt: skip
 
@@ -255,8 +252,8 @@ class TogetherEndpoints(OpenAIEndpoints):
     def _form(self, name: str) -> dict[str, str]:
         return {"purpose": "batch-api", "file_name": name, "file_type": "jsonl"}
 
-    def _order(self, chunk: Chunk, file: str) -> dict[str, Any]:
-        return {"input_file_id": file, "endpoint": chunk.kind.path, "completion_window": "24h"}
+    def _order(self, chunk: Chunk) -> dict[str, Any]:
+        return {"input_file_id": chunk.file, "endpoint": chunk.kind.path, "completion_window": "24h"}
 
     async def find(self, chunk: Chunk, known: set[str], index: Index) -> str | None:  # noqa: ARG002
         jobs = await self.web.call("GET", self._batches(chunk), list)
@@ -318,8 +315,8 @@ class AnthropicEndpoints(Endpoints):
     def encode(self, request: RunRequest) -> bytes:
         return json.dumps({"custom_id": self.id_for(request.custom_id), "params": request.body}).encode("ascii")
 
-    async def create(self, chunk: Chunk, content: list[bytes]) -> str:  # noqa: ARG002
-        body = b'{"requests":[' + b",".join(content) + b"]}"
+    async def create(self, chunk: Chunk) -> str:
+        body = b'{"requests":[' + b",".join(chunk.content) + b"]}"
         headers = {"content-type": "application/json"}
         return id_in(await self.web.call("POST", self.PATH, data=body, headers=headers))
 
@@ -428,15 +425,13 @@ class GeminiEndpoints(Endpoints):
     def _cancelling(self, chunk: Chunk) -> str:
         return f"{self._batch(chunk)}:cancel"
 
-    async def create(self, chunk: Chunk, content: list[bytes]) -> str:
-        with uploading():
-            file = await self._upload(chunk, _file_of(content))
-        body = {"batch": {"displayName": self.mark(chunk), "inputConfig": {"fileName": file}}}
+    async def create(self, chunk: Chunk) -> str:
+        body = {"batch": {"displayName": self.mark(chunk), "inputConfig": {"fileName": chunk.file}}}
         path = chunk.kind.path.removesuffix(self.ONE) + self.MANY
         return id_in(await self.web.call("POST", path, json=body), "name")
 
-    async def _upload(self, chunk: Chunk, content: bytes) -> str:
-        """Upload the requests; return the name of the file."""
+    async def upload(self, chunk: Chunk) -> str:
+        content = _file_of(chunk)
         about = {"file": {"displayName": f"{self.mark(chunk)}.jsonl", "mimeType": "application/jsonl"}}
         start = {
             "x-goog-upload-protocol": "resumable", "x-goog-upload-command": "start",

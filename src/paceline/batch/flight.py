@@ -22,6 +22,7 @@ from paceline.batch.api import (
     UploadError,
     known_form,
     spool,
+    uploading,
 )
 from paceline.batch.chunks import BatchKind, Chunk
 from paceline.batch.endpoints import FULL
@@ -109,10 +110,13 @@ class Flight:
         check()
         self.batches.journal.intend(chunk, ends.web.address.account)
         self.batches.hold(chunk)
-        content, chunk.content = chunk.content, []  # it is large
         try:
             with known_form():
-                self.batches.note_created(chunk, await ends.create(chunk, content))
+                with uploading():
+                    chunk.file = await ends.upload(chunk)
+                if chunk.file:
+                    chunk.content = []  # it is large
+                self.batches.note_created(chunk, await ends.create(chunk))
         except UploadError as error:
             return await self._refused(chunk, error)
         except RefusedError as error:
@@ -129,6 +133,8 @@ class Flight:
                 self.unclear.add(chunk.name)
         except BrokenError as error:
             self._say(f"the answer to the creation of a batch is lost ({error}): looking for it")
+        finally:
+            chunk.content = []
         self.follow(chunk, refusal)
         return None
 
