@@ -445,6 +445,34 @@ def test_a_batch_of_a_file_that_is_not_found_yet_is_asked_for_again(start, monke
     one = start(OpenAI, Unkind(refusals={0: (400, False), 1: (404, False)}))
     one.completes(batches=3)
     assert len(one.server.files) == 3
+    assert any("no batch can be created yet: Cannot find file" in text for text in one.said.lines)
+
+
+def uploads(monkeypatch, refusals):
+    """Let the uploads be refused with these statuses first."""
+    call = OpenAI.call
+
+    def refusing(self, method, path, *rest):
+        if path == "/v1/files" and refusals:
+            raise OddError(refusals.pop())
+        return call(self, method, path, *rest)
+
+    monkeypatch.setattr(OpenAI, "call", refusing)
+
+
+def test_an_upload_that_is_refused_for_its_rate_says_nothing_of_the_queue(start, monkeypatch):
+    uploads(monkeypatch, [429, 409, 500, 429, 429])
+    one = start(OpenAI)
+    one.completes(most=12, batches=1)
+    assert not any("takes no batch" in text for text in one.said.lines)
+
+
+def test_before_a_deadline_a_batch_without_its_file_is_left(start, monkeypatch, timing):
+    timing(**PATIENT | {"cancel_s": 0.1, "last_s": 0.1})
+    uploads(monkeypatch, [429] * 10_000)
+    one = start(OpenAI)
+    one.completes(most=12, mode="auto", deadline_s=2.0, batches=0)
+    assert BatchJournal(str(one.output)).unfinished == 0
 
 
 @APIS

@@ -98,8 +98,12 @@ class RefusedError(Exception):
         self.status, self.code = status, code
 
 
+class UnreadyError(BrokenError):
+    """There is no batch, because its file could not be uploaded, or is not known to the provider yet: both can be tried again."""
+
+
 class UploadError(RefusedError):
-    """The requests could not be uploaded, so that no batch was asked for. The status is 503 where it is not known why."""
+    """The requests may not be uploaded, so that no batch was asked for."""
 
 
 class NoResultsError(Exception):
@@ -107,13 +111,20 @@ class NoResultsError(Exception):
 
 
 @contextmanager
-def uploading() -> Iterator[None]:
-    """A call without an answer, or refused, is an :class:`UploadError`: a file is not paid for, and there is no batch."""
+def uploading(*passing: int) -> Iterator[None]:
+    """A call for a file without an answer is an :class:`UnreadyError`, one refused an :class:`UploadError`: a file is not paid for.
+
+    Args:
+        passing: Statuses of refusals that say no more than that it came at the wrong moment, beside those that always do.
+    """
     try:
-        yield
+        with known_form():
+            yield
     except BrokenError as error:
-        raise UploadError(503, "upload_failed", str(error)) from None
+        raise UnreadyError(str(error)) from None
     except RefusedError as error:
+        if error.status in passing or is_unpaid(error.status, error.code, str(error)):
+            raise UnreadyError(str(error)) from None
         raise UploadError(error.status, error.code, str(error)) from None
 
 
@@ -390,7 +401,6 @@ class Endpoints(ABC):
         ID: What the lines of results call the id.
         MISSING: The statuses for results that are not there, although the key can see the batch.
         MAPS_IDS: Whether requests have other ids in a batch than in the input.
-        pause_s: The seconds between two looks at a file that is not ready.
         run: The id of the run.
     """
 
@@ -404,8 +414,8 @@ class Endpoints(ABC):
     MISSING: ClassVar[frozenset[int]] = frozenset([404, 410])
     MAPS_IDS: ClassVar[bool] = False
 
-    def __init__(self, web: Web, pause_s: float = 5.0, run: str = "") -> None:
-        self.web, self.pause_s, self.run = web, pause_s, run
+    def __init__(self, web: Web, run: str = "") -> None:
+        self.web, self.run = web, run
 
     @abstractmethod
     def encode(self, request: RunRequest) -> bytes:
@@ -445,6 +455,8 @@ class Endpoints(ABC):
         """Create a batch of its file, or of its content; return its id.
 
         Raises:
+            UnreadyError: The file is not ready: there is no batch.
+            UploadError: The file may not be used: there is no batch.
             RefusedError: It was refused.
             BrokenError: It is not known whether there is one.
         """

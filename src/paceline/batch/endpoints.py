@@ -7,10 +7,8 @@ docs.mistral.ai/capabilities/batch; docs.together.ai/docs/inference/batch; ai.go
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
-import time
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Final, cast
@@ -29,11 +27,13 @@ from paceline.batch.api import (
     RefusedError,
     Result,
     SeenBatch,
+    UnreadyError,
     Web,
     hashed,
     id_in,
     readable,
     spool,
+    uploading,
 )
 from paceline.batch.chunks import Chunk
 from paceline.batch.client import error_of, one_line
@@ -61,7 +61,6 @@ class OpenAIEndpoints(Endpoints):
     """
 
     LINES_MAX = 50_000
-    READY_S = 600.0
     GOING: ClassVar[tuple[str, ...]] = ("validating", "in_progress", "finalizing", "cancelling")
     ENDED: ClassVar[tuple[str, ...]] = ("completed", "failed", "expired", "cancelled")
     UPLOADS, BATCHES = "files", "batches"
@@ -81,17 +80,13 @@ class OpenAIEndpoints(Endpoints):
         return self._at(chunk, self.BATCHES)
 
     async def create(self, chunk: Chunk) -> str:
-        since_s = time.monotonic()
-        while True:
-            try:
-                made = await self.web.call("POST", self._batches(chunk), json=self._order(chunk))
-            except RefusedError as error:
-                is_missed = chunk.file in str(error) and _MISSED.search(str(error)) is not None
-                if not is_missed or time.monotonic() - since_s > self.READY_S:
-                    raise
-                await asyncio.sleep(self.pause_s)
-            else:
-                return id_in(made.get("job") or made)  # Together's is in another object
+        try:
+            made = await self.web.call("POST", self._batches(chunk), json=self._order(chunk))
+        except RefusedError as error:
+            if chunk.file in str(error) and _MISSED.search(str(error)):
+                raise UnreadyError(str(error)) from None
+            raise
+        return id_in(made.get("job") or made)  # Together's is in another object
 
     def _order(self, chunk: Chunk) -> dict[str, Any]:
         """What asks for the batch of an uploaded file."""
@@ -104,9 +99,7 @@ class OpenAIEndpoints(Endpoints):
         name = self._file_of(chunk)
         form = aiohttp.FormData(self._form(name))
         form.add_field("file", _file_of(chunk), filename=name, content_type="application/jsonl")
-        file = await self.web.call("POST", self._at(chunk, self.UPLOADS), data=form)
-        await self._ready(chunk, file)
-        return id_in(file)
+        return id_in(await self.web.call("POST", self._at(chunk, self.UPLOADS), data=form))
 
     def _file_of(self, chunk: Chunk) -> str:
         """The name of a batch's file."""
@@ -115,9 +108,6 @@ class OpenAIEndpoints(Endpoints):
     def _form(self, name: str) -> dict[str, str]:  # noqa: ARG002
         """What is sent beside a file."""
         return {"purpose": "batch"}
-
-    async def _ready(self, chunk: Chunk, file: dict[str, Any]) -> None:
-        """Wait until a batch can have an uploaded file."""
 
     def _seen(self, chunk: Chunk, value: dict[str, Any]) -> SeenBatch:
         counts, errors = value.get("request_counts") or {}, value.get("errors")
@@ -178,17 +168,12 @@ class AzureEndpoints(OpenAIEndpoints):
     SELDOM = True
     APART = True
 
-    async def _ready(self, chunk: Chunk, file: dict[str, Any]) -> None:
-        since_s = time.monotonic()
-        while (state := str(file.get("status", "processed")).lower()) in ("pending", "running", "uploaded"):
-            if time.monotonic() - since_s > self.READY_S:
-                raise BrokenError(f"the uploaded file is still {state} after {self.READY_S:g} s")
-            await asyncio.sleep(self.pause_s)
-            try:
-                file = await self.web.call("GET", f"{self._at(chunk, 'files')}/{quote(str(file['id']))}")
-            except RefusedError as error:
-                if error.status not in (404, 429):  # it may not be shown yet
-                    raise
+    async def create(self, chunk: Chunk) -> str:
+        with uploading(404):  # it may not be shown yet
+            file = await self.web.call("GET", self._at(chunk, f"files/{quote(chunk.file)}"))
+        if (state := str(file.get("status")).lower()) in ("pending", "running", "uploaded"):
+            raise UnreadyError(f"the uploaded file is still {state}")
+        return await super().create(chunk)
 
 
 class MistralEndpoints(OpenAIEndpoints):
@@ -238,8 +223,8 @@ class TogetherEndpoints(OpenAIEndpoints):
     MAPS_IDS = True
     UPLOADS = "files/upload"
 
-    def __init__(self, web: Web, pause_s: float = 5.0, run: str = "") -> None:
-        super().__init__(web, pause_s, run)
+    def __init__(self, web: Web, run: str = "") -> None:
+        super().__init__(web, run)
         self._names: dict[str, str] = {}  # of input files
 
     def id_for(self, custom_id: str) -> str:

@@ -19,6 +19,7 @@ from paceline.batch.api import (
     Problem,
     RefusedError,
     SeenBatch,
+    UnreadyError,
     UploadError,
     known_form,
     spool,
@@ -106,17 +107,13 @@ class Flight:
             chunk: Its requests.
             check: Called before each attempt; raises to prevent it.
         """
-        ends, refusal = self.ends[chunk.kind.provider], None
+        refusal = None
         check()
-        self.batches.journal.intend(chunk, ends.web.address.account)
+        self.batches.journal.intend(chunk, self.ends[chunk.kind.provider].web.address.account)
         self.batches.hold(chunk)
         try:
             with known_form():
-                with uploading():
-                    chunk.file = await ends.upload(chunk)
-                if chunk.file:
-                    chunk.content = []  # it is large
-                self.batches.note_created(chunk, await ends.create(chunk))
+                self.batches.note_created(chunk, await self._made(chunk, check))
         except UploadError as error:
             return await self._refused(chunk, error)
         except RefusedError as error:
@@ -138,8 +135,27 @@ class Flight:
         self.follow(chunk, refusal)
         return None
 
+    async def _made(self, chunk: Chunk, check: Callable[[], None]) -> str:
+        """Upload the requests of a batch and create it, as often as its file is the reason that there is none; return its id."""
+        ends, outage = self.ends[chunk.kind.provider], Outage(self.answers.view, self.timing)
+        while True:
+            try:
+                with uploading():
+                    chunk.file = chunk.file or await ends.upload(chunk)
+                if chunk.file:
+                    chunk.content = []  # it is large
+                return await ends.create(chunk)
+            except UnreadyError as error:
+                try:
+                    outage.note(error, chunk.kind, "no batch can be created yet", "no batch can be created")
+                    await self.wait(jittered(self.timing.retry_s))
+                    check()
+                except Exception:
+                    self.batches.drop(chunk, "refused")
+                    raise
+
     async def _refused(self, chunk: Chunk, error: RefusedError) -> None:
-        """There is no batch, because the provider has refused it: make it smaller, or wait.
+        """There is no batch, because the provider has refused it: make it smaller, or wait for room.
 
         Raises:
             StopError: Neither helps, or there were refusals for too long.
@@ -153,8 +169,6 @@ class Flight:
         if too_large:
             self.batches.most_bytes[kind.provider] = min(self.batches.most_bytes[kind.provider], max(1, size // 2))
             self._say(f"{kind.provider} takes no batch of {size:,} bytes: those that follow have half of it at most")
-        elif error.code == "upload_failed" or error.status in PASSING:
-            await self._pause(error)
         elif (error.status == 429 or error.code == FULL) and not _is_about_money(error.status, error.code, str(error)):
             self._full(chunk, str(error))
         else:

@@ -199,7 +199,7 @@ class Offline:
         client = session(CALL_S)
         for name, address in self._addresses.items():
             web = Web(client, address, secrets, CALL_S, proxy, self._answers.tally.sent.calls)
-            self._ends[name] = ENDPOINTS[name](web, self._time.retry_s, self.batches.journal.run)
+            self._ends[name] = ENDPOINTS[name](web, self.batches.journal.run)
         restore = heed(on_signal)
         progress = asyncio.create_task(self._show())
         looks = asyncio.create_task(look_after(self._answers.results, self._answers.view, self.batches.journal.settle))
