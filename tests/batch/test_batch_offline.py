@@ -417,9 +417,13 @@ def test_creations_are_refused_while_the_queue_is_full(run, hasten, style, count
     assert one.batches()["refused"]["queue"] >= 1
 
 
-def test_a_queue_that_is_full_by_mistake_is_tried_again(run):
-    one = run(count=20, enqueued_tokens=1_000_000, full_by_mistake=0.5)
+@pytest.mark.parametrize("style", ["openai", "azure"])
+def test_a_queue_that_is_full_by_mistake_is_tried_again(run, style):
+    """Its file is not uploaded again."""
+    one = run(count=20, enqueued_tokens=1_000_000, full_by_mistake=0.5, style=style)
     one.completes()
+    found = one.batches()
+    assert found["files"] == found["states"]["completed"] < found["created"]
 
 
 def test_a_batch_above_a_limit_that_no_refusal_states_is_halved_and_said(run):

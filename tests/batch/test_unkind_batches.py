@@ -448,6 +448,12 @@ def test_a_batch_of_a_file_that_is_not_found_yet_is_asked_for_again(start, monke
     assert any("no batch can be created yet: Cannot find file" in text for text in one.said.lines)
 
 
+def test_a_batch_that_the_queue_has_no_room_for_keeps_its_file(start):
+    one = start(OpenAI, Unkind(refusals={1: (429, False)}))
+    one.completes(batches=3)
+    assert len(one.server.files) == 3
+
+
 def uploads(monkeypatch, refusals):
     """Let the uploads be refused with these statuses first."""
     call = OpenAI.call

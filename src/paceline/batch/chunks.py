@@ -71,6 +71,11 @@ class Chunk:
     file: str = ""
     size: int = 0
 
+    @property
+    def digest(self) -> str:
+        """The part of its name that stands for its content."""
+        return self.name.partition("-")[2]
+
     def ids(self, index: Index) -> Iterator[str]:
         """The ids of its requests."""
         yield from filter(None, map(index.id_of, self.lines))

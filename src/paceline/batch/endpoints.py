@@ -102,8 +102,8 @@ class OpenAIEndpoints(Endpoints):
         return id_in(await self.web.call("POST", self._at(chunk, self.UPLOADS), data=form))
 
     def _file_of(self, chunk: Chunk) -> str:
-        """The name of a batch's file."""
-        return f"{self.mark(chunk)}.jsonl"
+        """The name of a batch's file, which a second batch may have if there was no room for the first."""
+        return f"paceline-{self.run}-{chunk.digest}.jsonl"
 
     def _form(self, name: str) -> dict[str, str]:  # noqa: ARG002
         """What is sent beside a file."""

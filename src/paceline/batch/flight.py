@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from paceline.batch.acceptance import UNREAD, is_unpaid
@@ -74,6 +74,7 @@ class Flight:
         seen: The batches as they were when last looked at, by the chunk's name.
         leaving: Set when the batches are to be cancelled.
         returned: Whether requests have come back, which can be sent again.
+        again: Those of them whose file this process has uploaded, for a queue that was full.
     """
 
     ends: Mapping[str, Endpoints]
@@ -86,6 +87,7 @@ class Flight:
     seen: dict[str, SeenBatch] = field(default_factory=dict)
     leaving: asyncio.Event = field(default_factory=asyncio.Event)
     returned: bool = False
+    again: list[Chunk] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._worked: set[BatchKind] = set()  # a batch of these was not failed by the provider's validation
@@ -109,6 +111,7 @@ class Flight:
         """
         refusal = None
         check()
+        chunk.custom_ids = chunk.custom_ids or [*chunk.ids(self.batches.index)]
         self.batches.journal.intend(chunk, self.ends[chunk.kind.provider].web.address.account)
         self.batches.hold(chunk)
         try:
@@ -221,6 +224,8 @@ class Flight:
             self._say(f"{model}: the provider's queue takes {queue.limit:,.0f} tokens")
         elif queue.refusals == 1:
             self._say(f"{model}: the provider takes no batch of about {amount:,.0f} tokens now ({text}): trying again")
+        if chunk.file and chunk.size:
+            self.again.append(replace(chunk, batch=""))
 
     def follow(self, chunk: Chunk, refusal: RefusedError | None = None) -> None:
         """Begin to follow a batch, whose creation may have been refused."""

@@ -169,7 +169,8 @@ class BatchJournal:
         Raises:
             OutputError: That cannot be written: nothing may be created.
         """
-        chunk.name = f"{self._count + 1}-{sha256(b''.join(chunk.content)).hexdigest()[:16]}"
+        digest = chunk.digest or sha256(b"".join(chunk.content)).hexdigest()[:16]
+        chunk.name = f"{self._count + 1}-{digest}"
         chunk.account, chunk.at_s = account, time.time()
         event = {"event": "intent", "chunk": chunk.name, **chunk.kind._asdict(), "account": account}
         event |= {"at_s": round(chunk.at_s, 3), "tokens": round(chunk.tokens), "ids": chunk.custom_ids}

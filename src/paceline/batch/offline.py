@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Final
 
 from paceline.batch.acceptance import maximum_of
@@ -276,13 +277,14 @@ class Offline:
         """Create batches until every request is done; those that come back are sent in a further pass."""
         while True:
             self._flight.returned = False
+            again, self._flight.again = self._flight.again, []
             chunks = cut(
                 self._items(),
                 most_lines=self._size_of_batch(),
                 most_bytes=self._most_bytes,
                 most_tokens=lambda kind: self.batches.queue(kind).most_of_one,
             )
-            for chunk in chunks:
+            for chunk in chain(again, chunks):
                 if await self._room(chunk):
                     await self._flight.create(chunk, self._check_deadline)
             while self._flight.tasks and not self._flight.returned:
@@ -320,7 +322,7 @@ class Offline:
             yield ChunkItem(kind, request.line, request.custom_id, content, metered.tokens()[0])
 
     async def _room(self, chunk: Chunk) -> bool:
-        """Wait until a batch can be created; ``False`` if it has become too large meanwhile and must be cut again."""
+        """Wait until a batch can be created; ``False`` if its requests must be cut again, because it has become too large."""
         queue = self.batches.queue(chunk.kind)
         while (
             len(self._flight.tasks) >= IN_FLIGHT_MAX
@@ -335,7 +337,9 @@ class Offline:
                 )
             full_s = max(0.0, queue.full_until_s - time.monotonic()) or None
             await self._wait(self._time.retry_s if self._flight.unclear else full_s)
-        if (chunk.tokens > queue.most_of_one or chunk.size > self._most_bytes(chunk.kind)) and len(chunk.lines) > 1:
+        is_large = chunk.tokens > queue.most_of_one or chunk.size > self._most_bytes(chunk.kind)
+        # Requests that have come back may be in another batch by now.
+        if (is_large and len(chunk.lines) > 1) or not all(map(self.batches.is_open, chunk.lines)):
             self._flight.returned = True
             return False
         return True
