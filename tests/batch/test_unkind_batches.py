@@ -444,14 +444,14 @@ def test_a_batch_of_a_file_that_is_not_found_yet_is_asked_for_again(start, monke
     monkeypatch.setattr(OpenAI, "error", lambda self, *_: error(self, None, words.format(list(self.files)[-1])))
     one = start(OpenAI, Unkind(refusals={0: (400, False), 1: (404, False)}))
     one.completes(batches=3)
-    assert len(one.server.files) == 3
+    assert (one.server.uploads, one.server.files) == (3, {})
     assert any("no batch can be created yet: Cannot find file" in text for text in one.said.lines)
 
 
 def test_a_batch_that_the_queue_has_no_room_for_keeps_its_file(start):
     one = start(OpenAI, Unkind(refusals={1: (429, False)}))
     one.completes(batches=3)
-    assert len(one.server.files) == 3
+    assert (one.server.uploads, one.server.files) == (3, {})
 
 
 def uploads(monkeypatch, refusals):

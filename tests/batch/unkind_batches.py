@@ -104,7 +104,7 @@ class Server(Loopback):
         super().__init__(_Handler)
         self.busy = 0
         self.unkind, self.batches, self.paid, self.left = unkind, [], Counter(), Counter()
-        self.dice, self.creations, self.files = random.Random(unkind.seed), 0, {}
+        self.dice, self.creations, self.uploads, self.files = random.Random(unkind.seed), 0, 0, {}
 
     def answer(self, method, path, query, headers, body):
         """Status and body, bytes or a JSON value, of one call."""
@@ -223,7 +223,8 @@ class OpenAI(Server):
             self.paid[prompt] += 1
             return 200, self.line("", prompt)["response"]["body"]
         if path == "/v1/files":
-            name = f"file-{len(self.files):024x}"
+            self.uploads += 1
+            name = f"file-{self.uploads:024x}"
             self.files[name] = _part(headers["content-type"], body)
             about = {"object": "file", "bytes": len(body), "created_at": CREATED_S, "filename": "f", "purpose": "batch"}
             return 200, {"id": name, **about}
@@ -239,6 +240,9 @@ class OpenAI(Server):
                 foreign = self.show(Batch("batch_of_another", [("r0", "of another")], about, ended=True))
                 found = [None, *found, {"id": 7, "created_at": "now"}, foreign, {"object": "batch", "metadata": []}]
             return 200, {"object": "list", "data": found, "has_more": False}
+        if method == "DELETE":
+            del self.files[path.removeprefix("/v1/files/")]
+            return 200, {"deleted": True}
         if path.startswith("/v1/files/"):
             return 200, self.content(self.find(path.split("/")[3].replace("output-", "")))
         batch = self.find(path.split("/")[3])
@@ -385,7 +389,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(raw)
 
-    do_GET = do_POST = _answer  # noqa: N815
+    do_GET = do_POST = do_DELETE = _answer  # noqa: N815
 
     def log_message(self, *_):
         pass

@@ -450,6 +450,16 @@ class Endpoints(ABC):
         """
         return ""
 
+    def _file(self, chunk: Chunk) -> str:  # noqa: ARG002
+        """The path of the file of a batch."""
+        return ""
+
+    async def delete(self, chunk: Chunk) -> None:
+        """Delete the file of a batch, if it has one; a file that stays costs nothing."""
+        if chunk.file:
+            with suppress(BrokenError, RefusedError):
+                await self.web.call("DELETE", self._file(chunk))
+
     @abstractmethod
     async def create(self, chunk: Chunk) -> str:
         """Create a batch of its file, or of its content; return its id.

@@ -88,6 +88,9 @@ class OpenAIEndpoints(Endpoints):
             raise
         return id_in(made.get("job") or made)  # Together's is in another object
 
+    def _file(self, chunk: Chunk) -> str:
+        return self._at(chunk, f"files/{quote(chunk.file)}")
+
     def _order(self, chunk: Chunk) -> dict[str, Any]:
         """What asks for the batch of an uploaded file."""
         return {
@@ -170,7 +173,7 @@ class AzureEndpoints(OpenAIEndpoints):
 
     async def create(self, chunk: Chunk) -> str:
         with uploading(404):  # it may not be shown yet
-            file = await self.web.call("GET", self._at(chunk, f"files/{quote(chunk.file)}"))
+            file = await self.web.call("GET", self._file(chunk))
         if (state := str(file.get("status")).lower()) in ("pending", "running", "uploaded"):
             raise UnreadyError(f"the uploaded file is still {state}")
         return await super().create(chunk)
@@ -406,6 +409,9 @@ class GeminiEndpoints(Endpoints):
 
     def _batch(self, chunk: Chunk) -> str:
         return self._at(chunk, quote(chunk.batch))  # which begins with "batches/"
+
+    def _file(self, chunk: Chunk) -> str:
+        return self._at(chunk, quote(chunk.file))  # which begins with "files/"
 
     def _cancelling(self, chunk: Chunk) -> str:
         return f"{self._batch(chunk)}:cancel"

@@ -74,7 +74,7 @@ class Flight:
         seen: The batches as they were when last looked at, by the chunk's name.
         leaving: Set when the batches are to be cancelled.
         returned: Whether requests have come back, which can be sent again.
-        again: Those of them whose file this process has uploaded, for a queue that was full.
+        again: The batches whose file is kept, because the queue was full.
     """
 
     ends: Mapping[str, Endpoints]
@@ -155,6 +155,7 @@ class Flight:
                     check()
                 except Exception:
                     self.batches.drop(chunk, "refused")
+                    await ends.delete(chunk)
                     raise
 
     async def _refused(self, chunk: Chunk, error: RefusedError) -> None:
@@ -169,12 +170,14 @@ class Flight:
             self.answers.record(chunk.lines[0], error.code or "request_too_large", str(error))
             await self.answers.save()
         self.batches.drop(chunk, "refused")
+        is_rate = (error.status == 429 or error.code == FULL) and not too_large
+        if is_full := is_rate and not _is_about_money(error.status, error.code, str(error)):
+            self._full(chunk, str(error))
+        await self.ends[kind.provider].delete(chunk)
         if too_large:
             self.batches.most_bytes[kind.provider] = min(self.batches.most_bytes[kind.provider], max(1, size // 2))
             self._say(f"{kind.provider} takes no batch of {size:,} bytes: those that follow have half of it at most")
-        elif (error.status == 429 or error.code == FULL) and not _is_about_money(error.status, error.code, str(error)):
-            self._full(chunk, str(error))
-        else:
+        elif not is_full:
             raise stopping(error, kind) from None
 
     async def _is_there(self, chunk: Chunk) -> bool | None:
@@ -226,6 +229,7 @@ class Flight:
             self._say(f"{model}: the provider takes no batch of about {amount:,.0f} tokens now ({text}): trying again")
         if chunk.file and chunk.size:
             self.again.append(replace(chunk, batch=""))
+            chunk.file = ""  # the next batch has it
 
     def follow(self, chunk: Chunk, refusal: RefusedError | None = None) -> None:
         """Begin to follow a batch, whose creation may have been refused."""
@@ -303,6 +307,7 @@ class Flight:
         if full is not None:
             self._full(chunk, full.message)
         self.batches.note_written(self.answers.first)
+        await self.ends[chunk.kind.provider].delete(chunk)
         self.returned = self.returned or left
         if seen.state == "failed":
             self._stop_at(chunk, seen, why, known=full is not None or found)

@@ -6,7 +6,7 @@ crash leads to a second batch with the same requests, and none leaves results un
     {"event": "run", "run": "5f0c...", "version": 1}
     {"event": "intent", "chunk": "1-9f2c...", "provider": "openai", "path": ..., "model": ..., "account": ..., "at_s": ...,
      "tokens": 81200, "ids": ["a", "b"]}
-    {"event": "batch", "chunk": "1-9f2c...", "batch": "batch_abc"}
+    {"event": "batch", "chunk": "1-9f2c...", "batch": "batch_abc", "file": "file-abc"}
     {"event": "ended", "chunk": "1-9f2c...", "state": "completed"}
     {"event": "deadline", "seconds": 21600, "end_s": 1764000000}
 
@@ -122,7 +122,7 @@ class BatchJournal:
                 raise ValueError("another chunk has this batch")
             if name in self.lost:
                 self._open[name] = self.lost.pop(name)
-            self._open[name].batch = event["batch"]
+            self._open[name].batch, self._open[name].file = event["batch"], str(event.get("file", ""))
             self.known.add(event["batch"])
         elif kind == "ended":
             name = event["chunk"]
@@ -185,7 +185,7 @@ class BatchJournal:
             OutputError: That cannot be written.
             ValueError: It is the batch of another chunk.
         """
-        event = {"event": "batch", "chunk": chunk.name, "batch": batch}
+        event = {"event": "batch", "chunk": chunk.name, "batch": batch, "file": chunk.file}
         self._take(event)
         self._write(event)
 

@@ -341,6 +341,7 @@ class Offline:
         # Requests that have come back may be in another batch by now.
         if (is_large and len(chunk.lines) > 1) or not all(map(self.batches.is_open, chunk.lines)):
             self._flight.returned = True
+            await self._ends[chunk.kind.provider].delete(chunk)
             return False
         return True
 

@@ -71,8 +71,11 @@ class GeminiBatches:
             return self._create(call, body)
         if call.what == "files":
             file = self._files.by_id.get(call.id)
-            if file is None or call.method != "GET":
+            if file is None or call.method not in ("GET", "DELETE"):
                 raise BatchError(404, f"The file {call.id} does not exist.")
+            if call.method == "DELETE":
+                self._files.delete(file)
+                return BatchReply({})
             return BatchReply(pieces=file.pieces(), reads=file.batch) if call.verb else BatchReply(_file(file))
         if not call.id:
             return self._list(call)
