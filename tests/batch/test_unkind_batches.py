@@ -23,7 +23,7 @@ from paceline.batch.api import BrokenError
 from paceline.batch.endpoints import AnthropicEndpoints, OpenAIEndpoints
 from paceline.batch.journal import BatchJournal
 
-PATIENT = {"quiet_s": 0.0, "unread_s": 60.0, "lost_s": 60.0}
+PATIENT = {"quiet_s": 0.0, "lost_s": 60.0}
 ENDS = {OpenAI: OpenAIEndpoints, Anthropic: AnthropicEndpoints}
 APIS = pytest.mark.parametrize("api", [OpenAI, Anthropic])
 
@@ -316,7 +316,7 @@ def test_a_batch_whose_answers_were_cut_is_not_complete_by_what_it_has_not_done(
 @APIS
 @pytest.mark.parametrize("gone", [404, 410, b"", b"<html></html>", b'{"data": []}\n', None], ids=str)
 def test_results_that_are_gone_or_below_the_count_are_sent_again_on_demand_only(start, api, gone, timing):
-    timing(**PATIENT | {"unread_s": 0.03, "lost_s": 0.03})
+    timing(**PATIENT | {"lost_s": 0.03})
     one = start(api, Unkind(gone=gone, dropped=2 * (gone is None)), count=8)
     assert one.run() == 1
     errors = [record["error"] for record in read_answers(one.output) if record["error"]]

@@ -455,13 +455,13 @@ class Flight:
             reached = read >= seen.stated and final >= (seen.answered or 0) and (seen.stated or not whys)
             if reached or read == len(chunk.lines):
                 return seen
-            why, most_s = (f" ({whys[0]})", self.timing.lost_s) if whys else ("", self.timing.unread_s)
+            why = f" ({whys[0]})" if whys else ""
             text = f"batch {chunk.batch}: {seen.state}, with {seen.stated:,} results by the provider's count, and {read:,} can be read{why}"
-            if seen.state == GONE or time.monotonic() - since_s > most_s:
+            if seen.state == GONE or time.monotonic() - since_s > self.timing.lost_s:
                 break
             if since_s == math.inf:
                 since_s = time.monotonic()
-                self._say(f"{text}; reading them again for {most_s / 60:.0f} min")
+                self._say(f"{text}; reading them again for {self.timing.lost_s / 60:.0f} min")
             await asyncio.sleep(jittered(wait_s))
             seen, wait_s = await self._poll(chunk), min(self.timing.poll_most_s, wait_s * 1.5)
         self._unread(chunk, reading, text)

@@ -40,8 +40,7 @@ class Timing:
         full_first_s: The pause when the queue was full; it doubles.
         full_most_s: The longest such pause.
         quiet_s: How long a provider may give no usable answer, before the run says so.
-        lost_s: The same, before the run stops; and how long results that are not there are asked for.
-        unread_s: How long the results of a batch are read again that are fewer than the provider counts.
+        lost_s: The same, before the run stops; and how long results are asked for that are not there, or fewer than the provider counts.
         retry_s: Between a call without a usable answer and the next one.
         cancel_s: How long cancelled batches are waited for; the providers state ten minutes.
         last_s: What the last answers of requests that are sent one by one take, beside the limits.
@@ -54,7 +53,6 @@ class Timing:
     full_most_s: float = 600.0
     quiet_s: float = 30.0
     lost_s: float = 3_600.0
-    unread_s: float = 900.0
     retry_s: float = 5.0
     cancel_s: float = 600.0
     last_s: float = 60.0
