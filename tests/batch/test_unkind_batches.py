@@ -344,6 +344,12 @@ def test_results_that_are_gone_of_a_batch_without_a_count_are_not_taken_for_undo
     assert max(one.server.paid.values()) == 1
 
 
+@pytest.mark.parametrize("pending", [0, 2])
+def test_an_early_end_whose_counts_and_files_come_later_is_not_taken_for_undone(start, timing, pending):
+    timing(**PATIENT | {"settle_s": 0.2})
+    start(OpenAI, Unkind(counting=3, pending=pending, state="expired"), count=4).completes(batches=1)
+
+
 def test_results_that_end_within_a_line_are_read_again_without_a_count(start, monkeypatch):
     show = OpenAI.show
     monkeypatch.setattr(OpenAI, "show", lambda self, batch: show(self, batch) | {"request_counts": None})

@@ -29,6 +29,7 @@ from paceline.batch.chunks import BatchKind, Chunk
 from paceline.batch.endpoints import FULL
 from paceline.batch.journal import LOST, Batches
 from paceline.batch.runner import FAILED, USAGE
+from paceline.batch.summary import in_time
 from paceline.batch.timing import LIFE_S, Outage, StopError, Timing, jittered, stopping
 from paceline.batch.writer import AnswerWriter, ResultsRead
 from paceline.core.hints import counted
@@ -453,18 +454,21 @@ class Flight:
             read = final + len(reading.again)
             # A count of answers is not reached by requests that were not done; and without a count, what is not there may be paid.
             reached = read >= seen.stated and final >= (seen.answered or 0) and (seen.stated or not whys)
-            if reached or read == len(chunk.lines):
+            is_bare = not (seen.files or seen.stated or seen.problems)  # its counts and files may come later
+            if (reached and not is_bare) or read == len(chunk.lines):
                 return seen
             why = f" ({whys[0]})" if whys else ""
             text = f"batch {chunk.batch}: {seen.state}, with {seen.stated:,} results by the provider's count, and {read:,} can be read{why}"
-            if seen.state == GONE or time.monotonic() - since_s > self.timing.lost_s:
+            most_s = self.timing.settle_s if is_bare else self.timing.lost_s
+            if seen.state == GONE or time.monotonic() - since_s > most_s:
                 break
             if since_s == math.inf:
                 since_s = time.monotonic()
-                self._say(f"{text}; reading them again for {self.timing.lost_s / 60:.0f} min")
+                self._say(f"{text}; reading them again for {in_time(most_s)}")
             await asyncio.sleep(jittered(wait_s))
             seen, wait_s = await self._poll(chunk), min(self.timing.poll_most_s, wait_s * 1.5)
-        self._unread(chunk, reading, text)
+        if not reached:
+            self._unread(chunk, reading, text)
         return seen
 
     def _unread(self, chunk: Chunk, reading: ResultsRead, text: str) -> None:

@@ -36,7 +36,7 @@ class Timing:
     Attributes:
         poll_first_s: Between the first looks at a batch; each next one is half as long again.
         poll_most_s: Between two looks at most; Azure asks for a minute at least.
-        settle_s: How long after a creation without an answer the list of batches is believed.
+        settle_s: How long after a creation without an answer the list of batches is believed; and after the end of a batch that it has no results.
         full_first_s: The pause when the queue was full; it doubles.
         full_most_s: The longest such pause.
         quiet_s: How long a provider may give no usable answer, before the run says so.
