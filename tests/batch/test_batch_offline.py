@@ -843,28 +843,46 @@ KIND = BatchKind("openai", "/v1/chat/completions", "gpt-5")
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 50), st.integers(0, 30)), max_size=60),
-    st.integers(1, 10), st.integers(1, 100), st.integers(1, 60),
+    st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 50), st.integers(0, 30), st.integers(1, 5)), max_size=60),
+    st.integers(1, 10), st.integers(1, 20), st.integers(1, 100), st.integers(1, 60),
 )  # fmt: skip
-def test_cutting_keeps_every_request_once_and_the_limits(given_items, most_lines, most_bytes, most_tokens):
+def test_cutting_keeps_every_request_once_and_the_limits(given_items, most_lines, most_inputs, most_bytes, most_tokens):
     items = [
-        ChunkItem(KIND._replace(model=model), line, f"r{line}", b"x" * size, tokens)
-        for line, (model, size, tokens) in enumerate(given_items, 1)
+        ChunkItem(KIND._replace(model=model), line, f"r{line}", b"x" * size, tokens, inputs)
+        for line, (model, size, tokens, inputs) in enumerate(given_items, 1)
     ]
-    most = {"most_lines": most_lines, "most_bytes": lambda _: most_bytes, "most_tokens": lambda _: most_tokens}
+    most = {
+        "most_lines": most_lines,
+        "most_inputs": most_inputs,
+        "most_bytes": lambda _: most_bytes,
+        "most_tokens": lambda _: most_tokens,
+    }
     chunks = list(cut(iter(items), **most))
     assert sorted(line for chunk in chunks for line in chunk.lines) == [item.line for item in items]
     for chunk in chunks:
         assert len(chunk.lines) == len(chunk.custom_ids) == len(chunk.content) <= most_lines
         assert len(chunk.lines) == 1 or (chunk.size <= most_bytes and chunk.tokens <= most_tokens)
+        assert len(chunk.lines) == 1 or sum(items[line - 1].inputs for line in chunk.lines) <= most_inputs
         assert list(chunk.lines) == sorted(chunk.lines)
         assert {items[line - 1].kind for line in chunk.lines} == {chunk.kind}
+
+
+def test_the_texts_of_a_batch_are_bounded(run, monkeypatch):
+    """Each of them counts, also where a request has several."""
+    monkeypatch.setattr(OpenAIEndpoints, "LINES_MAX", 8)
+    body = {"model": "text-embedding-3-small", "input": ["one", "two", "three"]}
+    lines = [{"custom_id": f"r{n}", "method": "POST", "url": "/v1/embeddings", "body": body} for n in range(5)]
+    one = run(lines)
+    one.completes(most=5)
+    assert one.batches()["created"] == 3
 
 
 def test_open_batches_are_bounded_in_bytes(monkeypatch):
     monkeypatch.setattr("paceline.batch.chunks.OPEN_BYTES", 100)
     items = [ChunkItem(KIND._replace(model=str(n % 5)), n, "r", b"x" * 30, 1) for n in range(1, 30)]
-    chunks = list(cut(iter(items), most_lines=100, most_bytes=lambda _: 1_000, most_tokens=lambda _: 1e9))
+    chunks = list(
+        cut(iter(items), most_lines=100, most_inputs=100, most_bytes=lambda _: 1_000, most_tokens=lambda _: 1e9)
+    )
     assert len(chunks) > 5
     assert sum(len(chunk.lines) for chunk in chunks) == 29
 

@@ -392,7 +392,7 @@ class Endpoints(ABC):
     """The Batch API of one provider.
 
     Attributes:
-        LINES_MAX: The most requests of a batch.
+        LINES_MAX: The most requests of a batch, and the most texts that they embed (OpenAI's guide, 2026-11: 50,000 for both).
         SELDOM: Whether the provider asks for a minute between two looks at a batch, from the first on.
         APART: Whether a name in ``body.model`` takes either batches or requests one by one.
         GOING: The states of a batch that goes on.

@@ -56,6 +56,7 @@ class Chunk:
         content: Their lines in the provider's format, until they are sent.
         file: The provider's id of the file that has them; empty where there is none, or before it is uploaded.
         size: The bytes of ``content``; 0 for a batch of an earlier process.
+        inputs: The texts that its requests embed.
     """
 
     kind: BatchKind
@@ -70,6 +71,7 @@ class Chunk:
     content: list[bytes] = field(default_factory=list)
     file: str = ""
     size: int = 0
+    inputs: int = 0
 
     @property
     def digest(self) -> str:
@@ -83,19 +85,21 @@ class Chunk:
 
 
 class ChunkItem(NamedTuple):
-    """One request for :func:`cut`."""
+    """One request for :func:`cut`; ``inputs`` are the texts that it embeds."""
 
     kind: BatchKind
     line: int
     custom_id: str
     content: bytes
     tokens: float
+    inputs: int = 1
 
 
 def cut(
     items: Iterator[ChunkItem],
     *,
     most_lines: int,
+    most_inputs: int,
     most_bytes: Callable[[BatchKind], float],
     most_tokens: Callable[[BatchKind], float],
 ) -> Iterator[Chunk]:
@@ -104,6 +108,7 @@ def cut(
     Args:
         items: The requests.
         most_lines: The most requests of a batch.
+        most_inputs: The most texts that the requests of one embed.
         most_bytes: The most bytes of a batch, asked anew for each request.
         most_tokens: The most input tokens of one, likewise.
     """
@@ -112,6 +117,7 @@ def cut(
         chunk = chunks.get(item.kind)
         if chunk is not None and (
             len(chunk.lines) >= most_lines
+            or chunk.inputs + item.inputs > most_inputs
             or chunk.size + len(item.content) > most_bytes(item.kind)
             or chunk.tokens + item.tokens > most_tokens(item.kind)
         ):
@@ -124,6 +130,7 @@ def cut(
         chunk.content.append(item.content)
         chunk.size += len(item.content)
         chunk.tokens += item.tokens
+        chunk.inputs += item.inputs
         if sum(one.size for one in chunks.values()) > OPEN_BYTES:
             yield chunks.pop(max(chunks, key=lambda kind: chunks[kind].size))
     yield from chunks.values()

@@ -38,6 +38,7 @@ from paceline.config.servers import ProviderAddress
 from paceline.core.hints import counted
 from paceline.core.results import SettingsError
 from paceline.limiter.limiter import Limiter
+from paceline.providers.parse import inputs_in
 from paceline.responses.finish import State
 
 IN_FLIGHT_MAX: Final = 20
@@ -278,9 +279,11 @@ class Offline:
         while True:
             self._flight.returned = False
             again, self._flight.again = self._flight.again, []
+            most = min(ends.LINES_MAX for ends in self._ends.values())
             chunks = cut(
                 self._items(),
-                most_lines=self._size_of_batch(),
+                most_lines=min(most, self._size_of_batch()),
+                most_inputs=most,
                 most_bytes=self._most_bytes,
                 most_tokens=lambda kind: self.batches.queue(kind).most_of_one,
             )
@@ -293,10 +296,7 @@ class Offline:
                 return
 
     def _size_of_batch(self) -> int:
-        most = min(ends.LINES_MAX for ends in self._ends.values())
-        if self._most_lines is not None:
-            return min(most, self._most_lines)
-        return min(most, max(LINES_MIN, -(-self._answers.tally.left // PARTS)))
+        return self._most_lines or max(LINES_MIN, -(-self._answers.tally.left // PARTS))
 
     def _most_bytes(self, kind: BatchKind) -> float:
         return min(BYTES_MAX, self.batches.most_bytes[kind.provider])
@@ -319,7 +319,8 @@ class Offline:
             except GoneError as error:
                 self._writer.record(request.line, FILE_GONE, str(error))
                 continue
-            yield ChunkItem(kind, request.line, request.custom_id, content, metered.tokens()[0])
+            inputs = inputs_in(request.body.get("input")) if request.path.endswith("/embeddings") else 1
+            yield ChunkItem(kind, request.line, request.custom_id, content, metered.tokens()[0], inputs)
 
     async def _room(self, chunk: Chunk) -> bool:
         """Wait until a batch can be created; ``False`` if its requests must be cut again, because it has become too large."""
