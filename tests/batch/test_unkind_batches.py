@@ -545,6 +545,24 @@ def test_an_error_of_a_batch_with_an_odd_line_is_about_the_whole_batch(start, mo
     assert "invalid_json_line: not valid" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("code", ["server_error", "rate_limit_exceeded"])
+def test_batches_that_fail_in_an_outage_use_up_no_try(start, monkeypatch, code):
+    show, outage = OpenAI.show, list(range(12))
+    problem = {"code": code, "message": "The server had an error", "line": None}
+    failed = {"status": "failed", "errors": {"data": [problem]}, "output_file_id": None, "request_counts": None}
+
+    def shows(self, batch):
+        batch.ended = batch.ended or bool(outage and outage.pop() + 1)
+        return show(self, batch) | (failed if batch.ended and not self.paid[batch.requests[0][1]] else {})
+
+    monkeypatch.setattr(OpenAI, "show", shows)
+    one = start(OpenAI)
+    assert one.run() == 0
+    assert [record["error"] for record in read_answers(one.output)] == [None] * 12
+    assert one.server.uploads < len(one.server.batches)
+    assert any("takes no batch of about" in text for text in one.said.lines)
+
+
 @pytest.mark.parametrize(
     "errors", [[], "none", [{"code": "x", "message": "y"}], {"data": {}}, {"data": [None, 3]}], ids=str
 )

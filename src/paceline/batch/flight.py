@@ -54,6 +54,11 @@ def _stands(refusal: RefusedError) -> bool:
     return refusal.status in NOTHING_MADE or refusal.code == FULL
 
 
+def _has_no_room(seen: SeenBatch, problem: Problem) -> bool:
+    """Whether a batch has failed because of the provider's load or an outage, which passes: no request of it was tried."""
+    return seen.state == "failed" and (problem.code == FULL or is_unpaid(None, problem.code, problem.message))
+
+
 def _is_about_money(status: int | None, code: str, words: str) -> bool:
     """Whether an error of a creation or of a batch says that there is no money, which no wait changes."""
     said = meaning(status, [code], words)
@@ -296,7 +301,7 @@ class Flight:
         seen = await self._results_of(chunk, reading)
         if reading.answers:
             self.batches.queue(chunk.kind).learn(chunk.tokens * reading.answers / len(chunk.lines), reading.tokens)
-        full, found = next((problem for problem in seen.problems if problem.code == FULL), None), False
+        full, found = next((problem for problem in seen.problems if _has_no_room(seen, problem)), None), False
         if full is None:
             self.batches.queue(chunk.kind).accepted()
             found = self._fail_lines(chunk, seen)
@@ -327,8 +332,7 @@ class Flight:
             if self.batches.is_new(chunk):
                 raise StopError(FAILED, f"a batch of {chunk.kind.model[:100]} has failed{why}")
             return
-        passes = any(is_unpaid(None, problem.code, problem.message) for problem in seen.problems)
-        if not known and not passes and chunk.kind not in self._worked:
+        if not known and chunk.kind not in self._worked:
             raise StopError(USAGE, f"the first batch of {chunk.kind.model[:100]} has failed{why}")
 
     async def _is_found(self, chunk: Chunk, refusal: RefusedError | None) -> bool:
