@@ -445,13 +445,16 @@ def test_batches_of_an_earlier_run_that_had_no_money_do_not_end_this_one(start, 
     assert len(one.server.batches) > len(earlier)
 
 
-def test_a_batch_of_a_file_that_is_not_found_yet_is_asked_for_again(start, monkeypatch):
-    error, words = OpenAI.error, "Cannot find file {}, or project proj_1 does not have access to it."
+@pytest.mark.parametrize(
+    "words", ["Cannot find file {}, or project proj_1 does not have access to it.", "Input file not found"]
+)
+def test_a_batch_of_a_file_that_is_not_found_yet_is_asked_for_again(start, monkeypatch, words):
+    error = OpenAI.error
     monkeypatch.setattr(OpenAI, "error", lambda self, *_: error(self, None, words.format(list(self.files)[-1])))
     one = start(OpenAI, Unkind(refusals={0: (400, False), 1: (404, False)}))
     one.completes(batches=3)
     assert (one.server.uploads, one.server.files) == (3, {})
-    assert any("no batch can be created yet: Cannot find file" in text for text in one.said.lines)
+    assert any(f"no batch can be created yet: {words[:10]}" in text for text in one.said.lines)
 
 
 def test_a_batch_that_the_queue_has_no_room_for_keeps_its_file(start):

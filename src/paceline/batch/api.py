@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
-from typing import IO, Any, ClassVar, Final, NamedTuple, TypeVar
+from typing import IO, Any, ClassVar, Final, NamedTuple, TypeVar, cast
 from urllib.parse import quote
 
 import aiohttp
@@ -72,6 +72,13 @@ STORE_MISSING: Final = frozenset([403, 404, 410])
 
 UNTRUSTED: Final = "untrusted"
 """The code of a refusal by this machine: the certificate of the address is not trusted, and that will not change."""
+
+_MISSED: Final = re.compile(
+    r"(?=.*file).*(?:(?:cannot|can't|could not|couldn't) find|not found|do(?:es)?(?: not|n't) exist|no such|not in an active state)",
+    re.IGNORECASE,
+)
+"""What a creation's refusal says of a file that was uploaded a moment ago (openai.BadRequestError of github.com/bespokelabsai/curator/issues/116,
+2024-12; "Input file not found" of github.com/mongodb-developer/GenAI-Showcase/issues/175, 2025-12)."""
 
 _BROKEN: Final = (aiohttp.ClientError, HttpProcessingError, OSError)
 _ID: Final = rb'"%s"\s*:\s*("(?:[^"\\]|\\.){1,2000}")'
@@ -470,6 +477,15 @@ class Endpoints(ABC):
             RefusedError: It was refused.
             BrokenError: It is not known whether there is one.
         """
+
+    async def _made_of_file(self, path: str, order: dict[str, Any]) -> dict[str, Any]:
+        """What a creation of a batch of a file answers."""
+        try:
+            return cast("dict[str, Any]", await self.web.call("POST", path, json=order))
+        except RefusedError as error:
+            if _MISSED.match(str(error)):
+                raise UnreadyError(str(error)) from None
+            raise
 
     async def find(self, chunk: Chunk, known: set[str], index: Index) -> str | None:  # noqa: ARG002
         """The id of a batch that may have been created, by what it is called in the provider's list.

@@ -42,9 +42,6 @@ from paceline.batch.requests import BadLineError, RunRequest, keyless
 
 FULL: Final = "token_limit_exceeded"
 
-_MISSED: Final = re.compile(r"(?:cannot|can't|could not|couldn't) find|not found|does(?: not|n't) exist", re.IGNORECASE)
-"""What a refusal says of a file that is not there."""
-
 _PLAIN_ID: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}", re.ASCII)
 
 
@@ -54,11 +51,7 @@ def _objects(found: Any) -> list[dict[str, Any]]:
 
 
 class OpenAIEndpoints(Endpoints):
-    """``/v1/files`` and ``/v1/batches``.
-
-    A batch of a file that was uploaded a moment ago may be refused, because the file is not found (openai.BadRequestError of
-    github.com/bespokelabsai/curator/issues/116, 2024-12).
-    """
+    """``/v1/files`` and ``/v1/batches``."""
 
     LINES_MAX = 50_000
     GOING: ClassVar[tuple[str, ...]] = ("validating", "in_progress", "finalizing", "cancelling")
@@ -80,12 +73,7 @@ class OpenAIEndpoints(Endpoints):
         return self._at(chunk, self.BATCHES)
 
     async def create(self, chunk: Chunk) -> str:
-        try:
-            made = await self.web.call("POST", self._batches(chunk), json=self._order(chunk))
-        except RefusedError as error:
-            if chunk.file in str(error) and _MISSED.search(str(error)):
-                raise UnreadyError(str(error)) from None
-            raise
+        made = await self._made_of_file(self._batches(chunk), self._order(chunk))
         return id_in(made.get("job") or made)  # Together's is in another object
 
     def _file(self, chunk: Chunk) -> str:
@@ -419,7 +407,7 @@ class GeminiEndpoints(Endpoints):
     async def create(self, chunk: Chunk) -> str:
         body = {"batch": {"displayName": self.mark(chunk), "inputConfig": {"fileName": chunk.file}}}
         path = chunk.kind.path.removesuffix(self.ONE) + self.MANY
-        return id_in(await self.web.call("POST", path, json=body), "name")
+        return id_in(await self._made_of_file(path, body), "name")
 
     async def upload(self, chunk: Chunk) -> str:
         content = _file_of(chunk)
