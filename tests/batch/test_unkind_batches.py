@@ -406,6 +406,24 @@ def test_a_creation_without_money_is_not_waited_for(start, monkeypatch, capsys):
     one.completes()
 
 
+def test_what_has_ended_is_read_before_a_run_stops_for_want_of_money(start, monkeypatch):
+    """Each run stops there, long before the results have come."""
+    one = start(OpenAI, Unkind(work=10**6))
+    kill_after_intent(one, monkeypatch, number=3)
+    one.server.unkind = Unkind(work=0, refusals=dict.fromkeys(range(9), (429, False)))
+    error, results = OpenAI.error, OpenAIEndpoints.results
+    monkeypatch.setattr(OpenAI, "error", lambda self, *_: error(self, "insufficient_quota", "no quota"))
+
+    async def slowly(self, *given):
+        await asyncio.sleep(0.2)
+        return await results(self, *given)
+
+    monkeypatch.setattr(OpenAIEndpoints, "results", slowly)
+    assert one.run() == 1
+    assert len(read_answers(one.output)) == 8
+    assert any("the results of batches that have ended are read first" in text for text in one.said.lines)
+
+
 def test_a_batch_that_fails_without_money_ends_the_run_after_others_have_worked(start, monkeypatch, capsys):
     look, show = OpenAI.look, OpenAI.show
     problem = {"code": "billing_hard_limit_reached", "message": "Billing hard limit has been reached", "line": None}

@@ -75,7 +75,7 @@ class Flight:
         answers: Writes the results.
         timing: How long it waits for what.
         last: Whether a request that comes back from each of its batches has failed; otherwise it is left.
-        tasks: The tasks.
+        tasks: The tasks, with their batches.
         unclear: The batches whose creation was refused, and which may be there all the same, by the chunk's name.
         seen: The batches as they were when last looked at, by the chunk's name.
         leaving: Set when the batches are to be cancelled.
@@ -88,7 +88,7 @@ class Flight:
     answers: AnswerWriter
     timing: Timing
     last: bool
-    tasks: list[asyncio.Task[None]] = field(default_factory=list)
+    tasks: dict[asyncio.Task[None], Chunk] = field(default_factory=dict)
     unclear: set[str] = field(default_factory=set)
     seen: dict[str, SeenBatch] = field(default_factory=dict)
     leaving: asyncio.Event = field(default_factory=asyncio.Event)
@@ -239,7 +239,7 @@ class Flight:
 
     def follow(self, chunk: Chunk, refusal: RefusedError | None = None) -> None:
         """Begin to follow a batch, whose creation may have been refused."""
-        self.tasks.append(asyncio.create_task(self._finish(chunk, refusal)))
+        self.tasks[asyncio.create_task(self._finish(chunk, refusal))] = chunk
 
     async def wait(self, seconds: float | None) -> None:
         """Wait until a batch has ended, for so many seconds at most; raise what has gone wrong with one."""
@@ -248,8 +248,24 @@ class Flight:
         else:
             await asyncio.sleep(self.timing.retry_s if seconds is None else seconds)
         for task in [task for task in self.tasks if task.done()]:
-            self.tasks.remove(task)
+            del self.tasks[task]
             task.result()
+
+    async def land(self, why: str) -> None:
+        """Wait until the results of the batches that have ended are in the output: the run stops, and they are paid.
+
+        Each later run may stop for the same reason.
+        """
+        if any(map(self._lands, self.tasks.values())):
+            self._say(f"stopping: {why}; the results of batches that have ended are read first")
+        with suppress(StopError):
+            while any(map(self._lands, self.tasks.values())):
+                await self.wait(self.timing.retry_s)
+
+    def _lands(self, chunk: Chunk) -> bool:
+        """Whether a batch has ended, or was not looked at yet."""
+        seen = self.seen.get(chunk.name)
+        return bool(chunk.batch) and (seen is None or seen.state in self.ends[chunk.kind.provider].ENDED)
 
     def is_own(self, chunk: Chunk) -> bool:
         """Whether a batch of an earlier process was created with the present key and address."""

@@ -289,7 +289,11 @@ class Offline:
             )
             for chunk in chain(again, chunks):
                 if await self._room(chunk):
-                    await self._flight.create(chunk, self._check_deadline)
+                    try:
+                        await self._flight.create(chunk, self._check_deadline)
+                    except StopError as error:
+                        await self._flight.land(str(error))
+                        raise
             while self._flight.tasks and not self._flight.returned:
                 await self._wait(None)
             if not (self._flight.returned or self._flight.tasks or await self._flight.find_lost()):
