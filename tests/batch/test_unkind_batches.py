@@ -6,6 +6,7 @@ import io
 import json
 import random
 import tempfile
+import time
 from collections import Counter
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
@@ -19,6 +20,7 @@ from batch_times import KEYS
 from crashing import CrashError, Crashing
 from unkind_batches import Anthropic, OddError, OpenAI, Server, StoredError, Unkind
 
+from paceline.batch import offline
 from paceline.batch.api import BrokenError
 from paceline.batch.endpoints import AnthropicEndpoints, OpenAIEndpoints
 from paceline.batch.journal import BatchJournal
@@ -674,6 +676,18 @@ def test_results_in_a_store_are_read_there_without_the_key(tmp_path, api, monkey
         sent = {name.lower() for headers in store.seen for name in headers}
         assert not sent & {"authorization", "x-api-key"}
         assert any(f"status 403 from {store.base_url}, to which" in text for text in one.said.lines)
+
+
+def test_results_may_take_longer_than_a_call_while_they_come(start, monkeypatch):
+    def slowly(self, raw):
+        for at in range(0, len(raw), 500):
+            time.sleep(0.02)
+            yield raw[at : at + 500]
+
+    monkeypatch.setattr(OpenAI, "parts", slowly)
+    monkeypatch.setattr(offline, "CALL_S", 0.3)
+    one = start(OpenAI, count=60)
+    one.completes(most=60, batches=1)
 
 
 def test_results_that_a_store_has_not_end_as_unread(tmp_path, monkeypatch, timing):

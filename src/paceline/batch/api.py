@@ -261,7 +261,7 @@ class Web:
         client: The HTTP client.
         address: The provider's root and headers.
         secrets: Removes the keys.
-        timeout_s: The longest time of one call, which a large file needs.
+        timeout_s: The longest time of one call, which a large file needs, or from one part of results to the next.
         proxy: The proxy's URL.
         calls: Counts them.
         ahead_s: How far this machine's clock was ahead of the provider's at the last answer; 0 if it was behind.
@@ -344,7 +344,7 @@ class Web:
         sent_s = time.monotonic()
         try:
             async with (
-                asyncio.timeout(timeout_s),
+                asyncio.timeout(timeout_s) as limit,
                 self.client.request(
                     method, url, headers=headers, proxy=self.proxy, allow_redirects=False, **options
                 ) as response,
@@ -355,7 +355,7 @@ class Web:
                     now_s = time.time()
                     # A date in the future would hide batches from the search, and they would be created again. It is taken for wrong.
                     self.ahead_s = max(0.0, now_s - answered_s(response.headers, now_s))
-                content = await self._parts(response, most, file)
+                content = await self._parts(response, most, file, limit)
                 return response.status, response.headers, self.secrets(content)
         except TimeoutError:
             raise BrokenError(f"no answer within {timeout_s:g} s") from None
@@ -380,8 +380,11 @@ class Web:
         if self._reach.distrusts(root):
             raise RefusedError(0, UNTRUSTED, f"{self._reach.lose(root, error)}; {TRUST}") from None
 
-    async def _parts(self, response: Any, most: int, file: IO[bytes] | None) -> bytes:
-        """The content of an answer, or its beginning; it is written to ``file`` if that is given and the answer is no error."""
+    async def _parts(self, response: Any, most: int, file: IO[bytes] | None, limit: asyncio.Timeout) -> bytes:
+        """The content of an answer, or its beginning; it is written to ``file`` if that is given and the answer is no error.
+
+        A file may take as long as it needs while parts of it come: it can be smaller at no other attempt.
+        """
         parts, size = list[bytes](), 0
         async for part in response.content.iter_any():
             size += len(part)
@@ -390,6 +393,7 @@ class Web:
             if file is not None and 200 <= response.status < 300:
                 with _spooling():
                     file.write(part)
+                limit.reschedule(asyncio.get_running_loop().time() + self.timeout_s)
             elif size <= SMALL_MAX:
                 parts.append(part)
         return b"".join(parts)
