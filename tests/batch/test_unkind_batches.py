@@ -5,6 +5,7 @@ import errno
 import io
 import json
 import random
+import signal
 import tempfile
 import time
 from collections import Counter
@@ -495,11 +496,28 @@ def uploads(monkeypatch, refusals):
     monkeypatch.setattr(OpenAI, "call", refusing)
 
 
-def test_an_upload_that_is_refused_for_its_rate_says_nothing_of_the_queue(start, monkeypatch):
+def test_an_upload_that_is_refused_for_its_rate_says_nothing_of_the_queue(start, monkeypatch, timing):
+    """It is said at once: the address may be wrong."""
     uploads(monkeypatch, [429, 409, 500, 429, 429])
+    timing(**PATIENT | {"quiet_s": 60.0})
     one = start(OpenAI)
     one.completes(most=12, batches=1)
+    assert any("no batch can be created yet: Too busy" in text for text in one.said.lines)
     assert not any("takes no batch" in text for text in one.said.lines)
+
+
+def test_an_interrupt_before_the_upload_leaves_no_batch_to_look_for(start, monkeypatch):
+    class Interrupting(Said):
+        def say(self, text):
+            super().say(text)
+            if "no batch can be created yet" in text:
+                signal.raise_signal(signal.SIGINT)
+
+    uploads(monkeypatch, [429] * 10_000)
+    one = start(OpenAI)
+    one.said = Interrupting()
+    assert one.run() == 130
+    assert BatchJournal(str(one.output)).unfinished == 0
 
 
 def test_before_a_deadline_a_batch_without_its_file_is_left(start, monkeypatch, timing):

@@ -383,7 +383,7 @@ class Web:
     async def _parts(self, response: Any, most: int, file: IO[bytes] | None, limit: asyncio.Timeout) -> bytes:
         """The content of an answer, or its beginning; it is written to ``file`` if that is given and the answer is no error.
 
-        A file may take as long as it needs while parts of it come: it can be smaller at no other attempt.
+        The time begins anew with each part of a file: at a later attempt, the file would be as large.
         """
         parts, size = list[bytes](), 0
         async for part in response.content.iter_any():

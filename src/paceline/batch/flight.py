@@ -156,12 +156,12 @@ class Flight:
                 return await ends.create(chunk)
             except UnreadyError as error:
                 try:
-                    outage.note(error, chunk.kind, "no batch can be created yet", "no batch can be created")
+                    words = "no batch can be created yet", "no batch can be created"
+                    outage.note(error, chunk.kind, *words, now=not chunk.file)
                     await self.wait(jittered(self.timing.retry_s))
                     check()
-                except Exception:
+                except BaseException:  # also an interrupt: the provider has no batch to continue with
                     self.batches.drop(chunk, "refused")
-                    await ends.delete(chunk)
                     raise
 
     async def _refused(self, chunk: Chunk, error: RefusedError) -> None:

@@ -132,8 +132,10 @@ class Outage:
         """Whether the run stops for it."""
         return self.seconds > self._timing.lost_s
 
-    def note(self, error: BrokenError | RefusedError, kind: BatchKind, words: str, last_words: str = "") -> None:
-        """Take the error of a call for a batch of ``kind``, and say once what does not work.
+    def note(
+        self, error: BrokenError | RefusedError, kind: BatchKind, words: str, last_words: str = "", *, now: bool = False
+    ) -> None:
+        """Take the error of a call for a batch of ``kind``, and say once what does not work, ``now`` or when it lasts.
 
         Raises:
             StopError: The refusal is a final one, or the outage is too long.
@@ -142,7 +144,7 @@ class Outage:
             raise stopping(error, kind) from None
         if self.too_long and not isinstance(error, NotYetError):
             raise StopError(FAILED, f"{last_words or words}: {error}") from None
-        if not self._said and self.seconds > self._timing.quiet_s:
+        if not self._said and (now or self.seconds > self._timing.quiet_s):
             self._view.say(f"{words}: {error}; trying again")
             self._said = True
         if isinstance(error, NotYetError):  # the provider has answered: what follows is a new outage
