@@ -907,6 +907,7 @@ def test_a_queue_learns_its_limit_and_waits_longer_each_time():
     queue.held.clear()
     assert queue.fits(5_000, 600)  # a request that is larger than the queue is the provider's to refuse
     queue.accepted()
+    assert queue.fits(1, 0)  # it has left its room
     queue.refused(10, "full", 0.0, 60, 600)
     assert queue.full_until_s == 60
     queue.learn(100, 150)

@@ -196,6 +196,6 @@ class ProviderQueue:
             self.ratio = min(RATIO_MAX, max(1 / RATIO_MAX, tokens / estimate))
 
     def accepted(self) -> None:
-        """A batch has passed the provider's check of the queue: larger ones are tried again, because others may have filled it."""
-        self.refusals = 0
+        """A batch has passed the provider's check of the queue, and has left it: the next one, and larger ones, are tried again."""
+        self.refusals, self.full_until_s = 0, 0.0
         self.largest *= 2
