@@ -258,8 +258,8 @@ class Flight:
         """
         if any(map(self._lands, self.tasks.values())):
             self._say(f"stopping: {why}; the results of batches that have ended are read first")
-        with suppress(StopError):
-            while any(map(self._lands, self.tasks.values())):
+        while any(map(self._lands, self.tasks.values())):
+            with suppress(StopError):
                 await self.wait(self.timing.retry_s)
 
     def _lands(self, chunk: Chunk) -> bool:

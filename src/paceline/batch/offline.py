@@ -256,6 +256,9 @@ class Offline:
             if self._deadline is not None and (left := self._answers.tally.left):
                 self._answers.view.say(f"{left:,} requests have no answer in batches: they are sent one by one")
                 self._flight.leaving.set()
+        except StopError as error:
+            await self._flight.land(str(error))
+            raise
         except _LeaveError:
             if count := len(self._flight.tasks):
                 text = "the rest is sent one by one, to keep the deadline"
@@ -289,11 +292,7 @@ class Offline:
             )
             for chunk in chain(again, chunks):
                 if await self._room(chunk):
-                    try:
-                        await self._flight.create(chunk, self._check_deadline)
-                    except StopError as error:
-                        await self._flight.land(str(error))
-                        raise
+                    await self._flight.create(chunk, self._check_deadline)
             while self._flight.tasks and not self._flight.returned:
                 await self._wait(None)
             if not (self._flight.returned or self._flight.tasks or await self._flight.find_lost()):
@@ -327,7 +326,7 @@ class Offline:
             yield ChunkItem(kind, request.line, request.custom_id, content, metered.tokens()[0], inputs)
 
     async def _room(self, chunk: Chunk) -> bool:
-        """Wait until a batch can be created; ``False`` if its requests must be cut again, because it has become too large."""
+        """Wait until a batch can be created; ``False`` if its requests must be cut again."""
         queue = self.batches.queue(chunk.kind)
         while (
             len(self._flight.tasks) >= IN_FLIGHT_MAX
