@@ -147,6 +147,7 @@ class Flight:
     async def _made(self, chunk: Chunk, check: Callable[[], None]) -> str:
         """Upload the requests of a batch and create it, as often as its file is the reason that there is none; return its id."""
         ends, outage = self.ends[chunk.kind.provider], Outage(self.answers.view, self.timing)
+        wait_s = self.timing.retry_s
         while True:
             try:
                 with uploading():
@@ -158,7 +159,8 @@ class Flight:
                 try:
                     words = "no batch can be created yet", "no batch can be created"
                     outage.note(error, chunk.kind, *words, now=not chunk.file)
-                    await self.wait(jittered(self.timing.retry_s))
+                    await self.wait(jittered(wait_s))
+                    wait_s = min(self.timing.poll_most_s, wait_s * 1.5)  # an upload can be large
                     check()
                 except BaseException:  # also an interrupt: the provider has no batch to continue with
                     self.batches.drop(chunk, "refused")
