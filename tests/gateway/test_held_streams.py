@@ -2,25 +2,20 @@
 
 import json
 import threading
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 
 import anthropic
 import httpx2
 import pytest
 from gateway_helpers import chat
 
+from claude_events import OPEN, OVERLOADED, PING, START, STOP, WORD
 from odd_server import HTML, SSE, OddServer, sse
 from paceline.providers import verdict
 
 pytestmark = pytest.mark.usefixtures("short_probes")
 
 FAST = {"limits": {"*": "60k requests/min"}, "retry": {"backoff_s": 0.01}}
-MESSAGE = {"id": "m", "type": "message", "role": "assistant", "content": [], "model": "m", "stop_reason": None, "usage": {"input_tokens": 3, "output_tokens": 1}}  # fmt: skip
-START, PING = {"type": "message_start", "message": MESSAGE}, {"type": "ping"}
-WORD = {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Hello."}}
-OPEN = {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
-STOP = {"type": "message_stop"}
-OVERLOADED = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
 SOON = {"retry-after-ms": "5"}
 ASKED = {"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": "Hi."}]}
 
@@ -35,73 +30,64 @@ def named(*events):
     return sse(*events, name=True)
 
 
-@contextmanager
-def streamed(running):
-    """An answer of Anthropic's API that streams."""
-    with (
-        httpx2.Client() as client,
-        client.stream("POST", f"{running.url}/v1/messages", json=ASKED | {"stream": True}) as answer,
-    ):
-        yield answer
+@pytest.fixture
+def stream(serve, odd):
+    """Pass a stream through a gateway: a server sends its parts, and at ``...`` waits until the client has ``until``.
+
+    With ``then`` this is the answer to the next attempt. Gives the head, what the client had by then, the server and the gateway.
+    """
+
+    def stream(until, *parts, head=SSE, then=None, **given):
+        go = threading.Event()
+        first_try = 200, head, [go if part is ... else part for part in parts]
+        server = odd(lambda number, _: first_try if number == 0 or then is None else (200, SSE, then))
+        running = serve(server.base_url, provider="anthropic", **given)
+        asked = {"url": f"{running.url}/v1/messages", "json": ASKED | {"stream": True}}
+        with httpx2.Client() as client, client.stream("POST", **asked) as answer:
+            first, lines = b"", answer.iter_raw()
+            while until not in first:
+                first += next(lines)
+            go.set()
+            whole = first + b"".join(lines)
+        wanted = parts if then is None else (*parts[: parts.index(...)], then)
+        assert whole == b"".join(part for part in wanted if part is not ...)
+        return answer, first, server, running
+
+    return stream
 
 
-def read_with_pause(answer, until, go):
-    """Read to the first part with ``until``, let the server go on, and read the rest; returns both."""
-    first, lines = b"", answer.iter_raw()
-    while until not in first:
-        first += next(lines)
-    go.set()
-    return first, b"".join(lines)
-
-
-def test_pings_pass_on_before_the_answer_begins_and_it_follows(serve, odd):
-    go = threading.Event()
-    parts = [*named(PING), b": a comment\n\n", go, *named(START, OPEN, WORD, STOP)]
-    server = odd(lambda *_: (200, SSE | {"x-request-id": "r"}, parts))
-    running = serve(server.base_url, provider="anthropic")
-    with streamed(running) as answer:
-        assert (answer.status_code, answer.headers["x-request-id"]) == (200, "r")
-        first, rest = read_with_pause(answer, b": a comment\n\n", go)
-    assert b"message_start" not in first
-    assert first + rest == b"".join(part for part in parts if isinstance(part, bytes))
-
-
-def test_a_ping_inside_of_the_beginning_stays_there_and_the_head_has_what_is_known(serve, odd, monkeypatch):
+@pytest.fixture
+def short(monkeypatch):
     monkeypatch.setattr(verdict, "HELD_S", 0.05)
-    go = threading.Event()
-    parts = [*named(START, OPEN, PING), go, *named(WORD, STOP)]
-    running = serve(odd(lambda *_: (200, SSE, parts)).base_url, provider="anthropic")
-    with streamed(running) as answer:
-        assert answer.headers["x-paceline-attempts"] == "1"
-        first, rest = read_with_pause(answer, b"ping", go)
-    assert first + rest == b"".join(part for part in parts if isinstance(part, bytes))
+
+
+def test_pings_pass_on_before_the_answer_begins_and_it_follows(stream):
+    parts = *named(PING), b": a comment\n\n", ..., *named(START, OPEN, WORD, STOP)
+    answer, first, *_ = stream(b": a comment\n\n", *parts, head=SSE | {"x-request-id": "r"})
+    assert (answer.status_code, answer.headers["x-request-id"]) == (200, "r")
+    assert b"message_start" not in first
+
+
+def test_a_ping_inside_of_the_beginning_stays_there_and_the_head_has_what_is_known(stream, short):
+    answer, *_ = stream(b"ping", *named(START, OPEN, PING), ..., *named(WORD, STOP))
+    assert answer.headers["x-paceline-attempts"] == "1"
 
 
 @pytest.mark.parametrize("before", [[], [b": a comment\n\n"]])
-def test_the_beginning_passes_on_when_its_hold_is_over(serve, odd, monkeypatch, before):
-    monkeypatch.setattr(verdict, "HELD_S", 0.05)
-    go = threading.Event()
-    parts = [*before, *named(START), go, *named(OPEN, WORD, OVERLOADED)]
-    server = odd(lambda *_: (200, SSE, parts))
-    running = serve(server.base_url, provider="anthropic")
-    with streamed(running) as answer:
-        first, rest = read_with_pause(answer, b"message_start", go)
+def test_the_beginning_passes_on_when_its_hold_is_over(stream, short, before):
+    parts = *before, *named(START), ..., *named(OPEN, WORD, OVERLOADED)
+    _, first, server, running = stream(b"message_start", *parts)
     assert b"Hello." not in first
-    assert first + rest == b"".join(part for part in parts if isinstance(part, bytes))
     assert len(server.asked) == 1
     assert running.pool("anthropic/m")["counts"]["refused_capacity"] == 1
 
 
-def test_the_length_of_a_refused_attempt_does_not_bound_the_answer(serve, odd):
-    go = threading.Event()
-    parts, right = [b": k\n\n", go, *named(OVERLOADED)], b"".join(named(START, OPEN, *[WORD] * 9, STOP))
-    length = {"content-length": str(sum(len(part) for part in parts if isinstance(part, bytes)))}
-    server = odd(lambda number, _: (200, SSE | SOON | length, parts) if number == 0 else (200, SSE, right))
-    running = serve(server.base_url, provider="anthropic", headroom_s=0, **FAST)
-    with streamed(running) as answer:
-        assert "content-length" not in answer.headers
-        first, rest = read_with_pause(answer, b": k\n\n", go)
-    assert first + rest == b": k\n\n" + right
+def test_the_length_of_a_refused_attempt_does_not_bound_the_answer(stream):
+    note, (error,) = b": k\n\n", named(OVERLOADED)
+    head = SSE | SOON | {"content-length": str(len(note + error))}
+    right = b"".join(named(START, OPEN, *[WORD] * 9, STOP))
+    answer, *_ = stream(note, note, ..., error, head=head, then=right, headroom_s=0, **FAST)
+    assert "content-length" not in answer.headers
 
 
 def test_the_last_refusal_below_a_head_is_an_event(serve, odd):

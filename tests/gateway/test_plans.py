@@ -6,6 +6,7 @@ import time
 import pytest
 from gateway_helpers import Stub
 
+from claude_events import OPEN, START, STOP, WORD
 from odd_server import sse
 from paceline.gateway import waiting
 from paceline.gateway.waiting import PING
@@ -18,13 +19,7 @@ PRINTS = "claude-cli/2.1.332 (external, sdk-cli)"
 OLD = "claude-cli/2.1.197 (external, cli)"
 UNIFIED = "anthropic-ratelimit-unified"
 USAGE = {"input_tokens": 9, "output_tokens": 1}
-EVENTS = [
-    {"type": "message_start", "message": {"type": "message", "role": "assistant", "content": [], "usage": USAGE}},
-    {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
-    {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "hi"}},
-    {"type": "message_stop"},
-]
-STREAM = b"".join(sse(*EVENTS, name=True))
+STREAM = b"".join(sse(START, OPEN, WORD, STOP, name=True))
 
 
 @pytest.fixture(autouse=True)

@@ -13,6 +13,7 @@ from chats import ANSWER, CHAT, EVENTS, REFUSED, STREAM, URL, WHOLE, attached, c
 from http_ways import WAYS, chat_at
 
 import paceline
+from claude_events import OPEN, OVERLOADED, PING, START, STOP, WORD
 from odd_server import HTML, JSON, SSE, OddServer, sse
 
 pytestmark = pytest.mark.usefixtures("short_probes")
@@ -114,22 +115,15 @@ def test_an_error_of_the_request_has_its_status(serve):
 
 # --- streams
 
-MESSAGE = {"id": "m", "type": "message", "role": "assistant", "content": [], "model": "m", "stop_reason": None, "usage": {"input_tokens": 3, "output_tokens": 1}}  # fmt: skip
-STARTED = [
-    {"type": "message_start", "message": MESSAGE},
-    {"type": "ping"},
-    {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
-]
-WORDS = [{"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Hello."}}]
 ENDED = [
     {"type": "content_block_stop", "index": 0},
     {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 2}},
-    {"type": "message_stop"},
+    STOP,
 ]
-OVERLOADED = [{"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}]
-LIMITED = [
-    {"type": "error", "error": {"type": "rate_limit_error", "message": "This request would exceed the rate limit"}}
-]
+LIMITED = {
+    "type": "error",
+    "error": {"type": "rate_limit_error", "message": "This request would exceed the rate limit"},
+}
 
 
 def anthropic_at(server, limiter):
@@ -140,8 +134,8 @@ def anthropic_at(server, limiter):
 @pytest.mark.parametrize("error", [OVERLOADED, LIMITED])
 @pytest.mark.parametrize("before", [0, 1, 3])
 def test_an_error_before_the_first_content_of_anthropics_is_a_refused_attempt(serve, error, before):
-    wrong = (200, SSE | {"retry-after-ms": "5"}, sse(*STARTED[:before], *error, name=True))
-    server = serve(first(2, wrong, (200, SSE, sse(*STARTED, *WORDS, *ENDED, name=True))))
+    wrong = (200, SSE | {"retry-after-ms": "5"}, sse(*[START, PING, OPEN][:before], error, name=True))
+    server = serve(first(2, wrong, (200, SSE, sse(START, PING, OPEN, WORD, *ENDED, name=True))))
     limiter = limiter_of()
     client = anthropic_at(server, limiter)
     with client, client.messages.stream(**CHAT) as stream:
@@ -150,7 +144,7 @@ def test_an_error_before_the_first_content_of_anthropics_is_a_refused_attempt(se
 
 
 def test_an_error_after_content_is_the_callers(serve):
-    server, limiter = serve(lambda *_: (200, SSE, sse(*STARTED, *WORDS, *OVERLOADED, name=True))), limiter_of()
+    server, limiter = serve(lambda *_: (200, SSE, sse(START, PING, OPEN, WORD, OVERLOADED, name=True))), limiter_of()
     client = anthropic_at(server, limiter)
     with client, client.messages.stream(**CHAT) as stream:
         texts = stream.text_stream
