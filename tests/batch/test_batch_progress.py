@@ -69,50 +69,40 @@ def test_a_cool_down_after_the_end_of_a_day_is_named_by_the_day():
 
 
 def passed(monkeypatch, *instants_s):
-    """Let the clock of the progress show these instants."""
-    monkeypatch.setattr("paceline.batch.progress.time", SimpleNamespace(monotonic=iter(instants_s).__next__))
+    """Let the clock of the progress show 0 s, and then these instants."""
+    clock = SimpleNamespace(monotonic=iter([0.0, *instants_s]).__next__)
+    monkeypatch.setattr("paceline.batch.progress.time", clock)
 
 
-def test_eta_where_the_provider_admits_less_than_the_limits(monkeypatch):
-    passed(monkeypatch, 0.0, 10.0, 30.0, 60.0)
-    tally, pools = RunTally(requests=400), {"a": pool(left=1e9, waiting=3)}
+@pytest.mark.parametrize(
+    ("requests", "answered", "said"),
+    [
+        (400, [(10, 0)], "time left unknown"),
+        (400, [(10, 0), (30, 96)], "95 s left"),
+        (400, [(10, 0), (30, 96), (60, 399)], "0.2 s left"),
+        (400, [*((at_s, 100) for at_s in range(2, 60)), (64, 110)], "2 min 49 s left"),
+        (20_000, [(60 * n, min(n, 59) + 100 * max(0, n - 59)) for n in range(1, 121)], "2 h 18 min left"),
+    ],
+    ids=["no answer", "a provider below its limits", "the end", "the pause of a window", "a limit was raised"],
+)
+def test_eta_by_the_answers_until_then(monkeypatch, requests, answered, said):
+    """Of the second to last, 110 in 64 s; of the last, 13,841 at 100 a minute, not at 51."""
+    passed(monkeypatch, *(at_s for at_s, _ in answered))
+    tally = RunTally(requests=requests)
     meter = ProgressLine(PLAN, tally, 10)
-    assert "time left unknown" in meter.line(pools)[0]  # no answer yet
-    tally.ok = 96
-    assert "95 s left" in meter.line(pools)[0]  # 96 in 30 s
-    tally.ok = 399
-    assert "0.2 s left" in meter.line(pools)[0]
-
-
-def test_eta_in_the_pause_of_a_window(monkeypatch):
-    passed(monkeypatch, 0.0, 2.0, *range(3, 60), 64.0)
-    tally, pools = RunTally(requests=400, ok=100), {"a": pool(left=1e9, waiting=3)}
-    meter = ProgressLine(PLAN, tally, 10)
-    for _ in range(58):
-        meter.line(pools)
-    tally.ok = 110
-    assert "2 min 49 s left" in meter.line(pools)[0]  # 110 in 64 s
+    for _, ok in answered:
+        tally.ok = ok
+        line, _ = meter.line({"a": pool(left=1e9, waiting=3)})
+    assert said in line
 
 
 def test_eta_before_a_restart_that_is_stated(monkeypatch):
-    passed(monkeypatch, 0.0, 60.0)
+    passed(monkeypatch, 60.0)
     one = pool(waiting=3)
     for quota in one["quotas"]:
         quota |= {"quota": "60 requests/min", "resets_at": "2026-11-25T00:00:00Z", "reset_s": 20.0}
     meter = ProgressLine(PLAN, RunTally(requests=75, ok=15), 10)
     assert "20 s left" in meter.line({"a": one})[0]  # not at 15 a minute
-
-
-def test_eta_after_a_limit_was_raised(monkeypatch):
-    passed(monkeypatch, 0.0, *(60.0 * minute for minute in range(1, 121)))
-    tally, pools = RunTally(requests=20_000), {"a": pool(left=1e9, waiting=3)}
-    meter = ProgressLine(PLAN, tally, 10)
-    for minute in range(1, 120):
-        tally.ok += 1 if minute < 60 else 100
-        meter.line(pools)
-    tally.ok += 100
-    assert "139 min" not in (line := meter.line(pools)[0])
-    assert "2 h 18 min left" in line  # 13,841 at 100 a minute, not at 51
 
 
 def test_line():

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import httpx2
 import pytest
 import trustme
-from batch_helpers import GOOD, chat, chats, contents, message, read_answers, run_job, write_lines
+from batch_helpers import GOOD, GOOD_MESSAGE, chat, chats, contents, message, read_answers, run_job, write_lines
 
 from odd_server import HTML, JSON, OddServer
 from paceline.batch import gates, reach
@@ -236,9 +236,8 @@ class TestCertificates:
         assert "stopped: cannot reach" in capsys.readouterr().err
 
     def test_the_requests_of_another_address_go_on(self, tmp_path, capsys):
-        text = {"content": [{"type": "text", "text": "two"}], "usage": {"input_tokens": 9, "output_tokens": 1}}
         lines = chats(20) + [message(f"m{i}") for i in range(20)]
-        with Tls(well, trustme.CA(), "localhost") as bad, OddServer(lambda *_: (200, JSON, text)) as good:
+        with Tls(well, trustme.CA(), "localhost") as bad, OddServer(lambda *_: (200, JSON, GOOD_MESSAGE)) as good:
             places = {"OPENAI_BASE_URL": bad.base_url, "ANTHROPIC_BASE_URL": good.base_url}
             environ = KEYS | {"ANTHROPIC_API_KEY": "k"} | places
             code, report, _ = run(tmp_path, lines, None, environ=environ, workers=40)

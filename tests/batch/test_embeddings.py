@@ -46,6 +46,11 @@ def answer_of(body):
     return {"object": "list", "data": data[::-1], "usage": {"prompt_tokens": 9, "total_tokens": 9}}  # any order
 
 
+def refusing(status):
+    """What a server does that refuses a request with a bad text."""
+    return lambda _, body: (status, JSON, REFUSED) if "bad" in texts_of(body) else (200, JSON, answer_of(body))
+
+
 @pytest.fixture
 def odd():
     """Answers with vectors, until a test lets it answer something else."""
@@ -117,11 +122,8 @@ def test_a_request_fits_into_the_quotas():
 
 @pytest.mark.parametrize("status", [400, 413, 422])
 def test_a_row_that_is_refused_takes_no_other_with_it(ask, status, tmp_path, odd):
-    def answer(_, body):
-        return (status, JSON, REFUSED) if "bad" in texts_of(body) else (200, JSON, answer_of(body))
-
     count, journal = 64, tmp_path / "vectors.jsonl"
-    odd.answer = answer
+    odd.answer = refusing(status)
     answered = ask(odd, rows_of(count, bad={40}), journal=journal)
     assert len(odd.asked) <= 2 * math.log2(count) + 1
     assert good(answered[:40] + answered[41:])
@@ -286,10 +288,7 @@ def test_arrow_has_lists_of_a_fixed_size(ask, tmp_path, odd):
     pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     wanted = pa.list_(pa.float32(), 2)
 
-    def answer(_, body):
-        return (400, JSON, REFUSED) if "bad" in texts_of(body) else (200, JSON, answer_of(body))
-
-    odd.answer = answer
+    odd.answer = refusing(400)
     made = ask(odd, pa.table({"prompt": ["a", "bad", "abc"]}), output=tmp_path / "out.parquet")
     assert made.schema.field("answer").type == wanted
     assert made["answer"].to_pylist() == [[1.0, 0.5], None, [3.0, 0.5]]

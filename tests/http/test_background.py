@@ -14,7 +14,7 @@ import urllib3
 from chats import pool_of, spent
 
 import paceline
-from odd_server import JSON, OddServer
+from odd_server import JSON, SSE, OddServer
 from paceline.http import background, pace_transport
 from paceline.testing import ManualClock
 
@@ -182,44 +182,38 @@ def test_a_budget_is_charged_with_the_usage_of_the_answer(quotas, after_s):
     assert dollars(limiter) == pytest.approx(1.0)
 
 
-def test_an_answer_that_is_asked_for_as_a_stream():
-    events = [
-        {"type": "response.created", "response": answer_with("in_progress")},
-        {"type": "response.output_text.delta", "delta": "Hi."},
-        {"type": "response.completed", "response": answer_with("completed", USAGE)},
-    ]
-    body = "".join(f"event: {one['type']}\ndata: {json.dumps(one)}\n\n" for one in events)
-
-    def answer(request):
-        if request.method == "POST":
-            return httpx.Response(200, json=answer_with("queued"))
-        return httpx.Response(200, text=body, headers={"content-type": "text/event-stream"})
-
-    limiter = paceline.Limiter({"openai/*": TOKENS}, prices=PRICES, budget="100 usd/day")
-    with client_of(limiter, answer) as client:
-        job = client.responses.create(model="gpt-5", input="Hello.", background=True)
-        assert [event.type for event in client.responses.retrieve(job.id, stream=True)][-1] == "response.completed"
-    assert dollars(limiter) == pytest.approx(1.0)
-    assert not limiter.pacer.jobs
+RESPONSE = [
+    {"type": "response.created", "response": answer_with("in_progress")},
+    {"type": "response.output_text.delta", "delta": "Hi."},
+    {"type": "response.completed", "response": answer_with("completed", USAGE)},
+]
+AGENT = {"agent": "deep-research-pro", "input": "Hi.", "background": True}
+SPENT = {"total_input_tokens": 900, "total_output_tokens": 100}
+INTERACTION = {"event_type": "interaction.completed", "interaction": {"id": "i", "status": "completed", "usage": SPENT}}
 
 
-def test_an_interaction_that_is_asked_for_as_a_stream():
+@pytest.mark.parametrize(
+    ("provider", "path", "asked", "job", "events"),
+    [
+        ("openai", "/v1/responses", ASKED, answer_with("queued"), RESPONSE),
+        ("gemini", "/v1beta/interactions", AGENT, {"id": "i", "status": "in_progress"}, [INTERACTION]),
+    ],
+)
+def test_an_answer_that_is_asked_for_as_a_stream(provider, path, asked, job, events):
     """As held it would keep all others from a budget that let it go alone, as all agents do."""
-    whole = {"id": "i", "status": "completed", "usage": {"total_input_tokens": 900, "total_output_tokens": 100}}
-    body = f"event: interaction.completed\ndata: {json.dumps({'event_type': 'interaction.completed', 'interaction': whole})}\n\n"
+    body = "".join(f"event: {one.get('type', 'interaction.completed')}\ndata: {json.dumps(one)}\n\n" for one in events)
 
     def answer(request):
         if request.method == "POST":
-            return httpx.Response(200, json={"id": "i", "status": "in_progress"})
-        return httpx.Response(200, text=body, headers={"content-type": "text/event-stream"})
+            return httpx.Response(200, json=job)
+        return httpx.Response(200, text=body, headers=SSE)
 
-    limiter = paceline.Limiter(
-        {"gemini/*": TOKENS}, prices={"gemini/unknown": {"input": 1e3, "output": 1e3}}, budget="100 usd/day"
-    )
-    transport = pace_transport(limiter, httpx.MockTransport(answer), provider="gemini")
-    with httpx.Client(transport=transport, base_url="http://x/v1beta") as client:
-        client.post("/interactions", json={"agent": "deep-research-pro", "input": "Hi.", "background": True})
-        client.get("/interactions/i?stream=true")
+    prices = PRICES | {"gemini/unknown": PRICES["openai/gpt-5"]}
+    limiter = paceline.Limiter({f"{provider}/*": TOKENS}, prices=prices, budget="100 usd/day")
+    transport = pace_transport(limiter, httpx.MockTransport(answer), provider=provider)
+    with httpx.Client(transport=transport, base_url="http://x") as client:
+        client.post(path, json=asked)
+        assert client.get(f"{path}/{job['id']}?stream=true").text == body
     assert dollars(limiter) == pytest.approx(1.0)
     assert not limiter.pacer.jobs
 
