@@ -92,21 +92,16 @@ class Server(Stub):
 
 @pytest.fixture
 def server():
-    return Server()
-
-
-@pytest.fixture
-def url(server):
-    with stub(server) as url:
-        yield url
+    with stub(made := Server()) as made.url:
+        yield made
 
 
 @pytest.mark.parametrize("groups", [{}, {"two": {"members": ["main", "spare"], "in_order": True}}])
-def test_a_server_and_a_group_take_the_same_names(serve, server, url, client, keys, large, groups):
+def test_a_server_and_a_group_take_the_same_names(serve, server, client, keys, large, groups):
     mine, other = keys.add("mine", models=("smart", "ears")), keys.add("other", models=("gpt-5", "whisper-1"))
-    table = {"provider": "openai", "base_url": url, "key_env": "OPENAI_API_KEY", "models": NAMES}
+    table = {"provider": "openai", "base_url": server.url, "key_env": "OPENAI_API_KEY", "models": NAMES}
     upstreams = {"main": table} | ({"spare": {**table, "models": {"smart": "gpt-4"}}} if groups else {})
-    running = serve(url, provider=None, upstreams=upstreams, groups=groups, keys=keys.file)
+    running = serve(server.url, provider=None, upstreams=upstreams, groups=groups, keys=keys.file)
     root = running.url + ("/two" if groups else "")
     for key, status in ((mine, 200), (other, 403)):
         headers = {"authorization": f"Bearer {key}"}
@@ -120,10 +115,11 @@ def test_a_server_and_a_group_take_the_same_names(serve, server, url, client, ke
     assert pools == {f"{account}/gpt-5", f"{account}/whisper-1"}
 
 
-def test_a_name_in_a_path_and_in_a_list(serve, server, url, client, keys):
+def test_a_name_in_a_path_and_in_a_list(serve, server, client, keys):
     headers = {"x-goog-api-key": keys.add("mine", models=("smart",))}
-    table = {"provider": "gemini", "base_url": url, "key_env": "GEMINI_API_KEY", "models": {"smart": "gemini-2.5-pro"}}
-    running = serve(url, provider=None, upstreams={"g": table}, keys=keys.file)
+    models = {"smart": "gemini-2.5-pro"}
+    table = {"provider": "gemini", "base_url": server.url, "key_env": "GEMINI_API_KEY", "models": models}
+    running = serve(server.url, provider=None, upstreams={"g": table}, keys=keys.file)
     body = {"contents": [{"parts": [{"text": "hi"}]}]}
     answer = client.post(f"{running.url}/g/v1beta/models/smart:generateContent", json=body, headers=headers)
     assert answer.status_code == 200, answer.text

@@ -73,18 +73,12 @@ class Provider(Stub):
 
 @pytest.fixture
 def provider():
-    return Provider()
-
-
-@pytest.fixture
-def upstream(provider):
-    with stub(provider) as url:
-        yield url
+    with stub(made := Provider()) as made.url:
+        yield made
 
 
 def ask(client, running, key, path=CHAT, model="gpt-5", **more):
-    body = {"model": model, "max_tokens": 10, "messages": [{"role": "user", "content": "hi"}]}
-    return client.post(running.url + path, json=body, headers=bearer(key, **more))
+    return client.post(running.url + path, json=chat(model=model), headers=bearer(key, **more))
 
 
 def last_event(client, running, headers):
@@ -102,8 +96,8 @@ def last_event(client, running, headers):
     return events[-1]
 
 
-def test_a_key_in_the_query_is_one_too(serve, upstream, client):
-    running = serve(upstream)
+def test_a_key_in_the_query_is_one_too(serve, provider, client):
+    running = serve(provider.url)
     for key in (RICH, OTHER):
         path = f"/gemini/v1beta/models/gemini-2.5-pro:generateContent?key={key}"
         client.post(running.url + path, json={"contents": [{"parts": [{"text": "hi"}]}]})
@@ -126,8 +120,8 @@ def test_the_bytes_of_an_upload_go_through_the_gateway(serve, client, keys, in_p
         assert client.post(led, content=b"bytes").status_code == 200
 
 
-def test_what_is_left_of_each_plan_is_shown(serve, upstream, client, caplog):
-    running = serve(upstream)
+def test_what_is_left_of_each_plan_is_shown(serve, provider, client, caplog):
+    running = serve(provider.url)
     for key in (LOGIN, SECOND, LOGIN + "up"):
         ask(client, running, key, MESSAGES, "claude-sonnet-4-5", x_paceline_timeout="0")
     plans = client.get(f"{running.url}/api/v1/rate-limits/status").json()["plans"]
@@ -140,9 +134,10 @@ def test_what_is_left_of_each_plan_is_shown(serve, upstream, client, caplog):
 
 
 @pytest.mark.long("starts a process")
-def test_a_renewed_token_keeps_its_account_by_the_person_in_a_large_body(serve, upstream, client, monkeypatch):
+def test_a_renewed_token_keeps_its_account_by_the_person_in_a_large_body(serve, provider, client, monkeypatch):
     monkeypatch.setattr(reading, "LARGE", 1_000)
-    running, named = serve(upstream), {"user_id": json.dumps({"account_uuid": "11111111-2222-3333-4444-555555555555"})}
+    named = {"user_id": json.dumps({"account_uuid": "11111111-2222-3333-4444-555555555555"})}
+    running = serve(provider.url)
     for key, session, text in ((LOGIN, "s1", "hi"), (SECOND, "s2", "hi " * 500), (LOGIN + "new", "s3", "hi")):
         body = {"model": "m", "max_tokens": 9, "metadata": named, "messages": [{"role": "user", "content": text}]}
         headers = bearer(key, x_claude_code_session_id=session)
@@ -150,10 +145,10 @@ def test_a_renewed_token_keeps_its_account_by_the_person_in_a_large_body(serve, 
     assert len(running.limiter.status()["pools"]) == 1
 
 
-def test_accounts_have_the_same_names_after_a_restart_and_stand_in_the_store_in_full(serve, upstream, client, tmp_path):
+def test_accounts_have_the_same_names_after_a_restart_and_stand_in_the_store_in_full(serve, provider, client, tmp_path):
     store, seen = f"sqlite:{tmp_path / 'store.db'}", []
     for order in ((RICH, OTHER), (OTHER, RICH)):
-        running = serve(upstream, store=store, limits={"openai/*": ["100 requests/hour"]})
+        running = serve(provider.url, store=store, limits={"openai/*": ["100 requests/hour"]})
         for key in order:
             assert ask(client, running, key).status_code == 200
         seen.append(sorted(running.limiter.status()["pools"]))
@@ -167,10 +162,10 @@ def test_accounts_have_the_same_names_after_a_restart_and_stand_in_the_store_in_
         assert account + b"/" not in stored  # 24 bits are no identity
 
 
-def test_no_credential_is_written_or_shown(serve, upstream, client, tmp_path, caplog):
+def test_no_credential_is_written_or_shown(serve, provider, client, tmp_path, caplog):
     caplog.set_level(logging.DEBUG)
     running = serve(
-        upstream,
+        provider.url,
         store=f"sqlite:{tmp_path / 'store.db'}",
         access_log=tmp_path / "access.log",
         traffic_log=str(tmp_path / "traffic.log"),
@@ -193,9 +188,9 @@ def test_no_credential_is_written_or_shown(serve, upstream, client, tmp_path, ca
     assert salt.read_bytes() not in told + shown + caplog.text.encode()
 
 
-def test_a_flood_of_unknown_credentials(serve, upstream, client, monkeypatch):
+def test_a_flood_of_unknown_credentials(serve, provider, client, monkeypatch):
     monkeypatch.setattr(accounts, "ACCOUNTS_MAX", 20)
-    running = serve(upstream)
+    running = serve(provider.url)
     assert [ask(client, running, key).status_code for key in (RICH, OTHER, POOR)] == [200, 200, 429]
     before = set(running.limiter.status()["pools"])
     with ThreadPoolExecutor(4) as threads:
@@ -208,8 +203,8 @@ def test_a_flood_of_unknown_credentials(serve, upstream, client, monkeypatch):
     assert [ask(client, running, key).status_code for key in (RICH, OTHER, POOR)] == [200, 200, 429]
 
 
-def test_a_refusal_comes_as_the_provider_gave_it(serve, upstream, provider, client):
-    running = serve(upstream)
+def test_a_refusal_comes_as_the_provider_gave_it(serve, provider, client):
+    running = serve(provider.url)
     for _ in range(3):
         answer = ask(client, running, LOGIN + "up", MESSAGES, "claude-opus-4-5", x_paceline_timeout="0")
         assert (answer.status_code, answer.json()) == (429, provider.judged(MESSAGES, "up")[2])
@@ -224,8 +219,8 @@ def test_a_refusal_comes_as_the_provider_gave_it(serve, upstream, provider, clie
     assert provider.asked.count(POOR) == 1
 
 
-def test_a_refusal_is_told_to_the_credential_that_got_it(serve, upstream, client):
-    running = serve(upstream)
+def test_a_refusal_is_told_to_the_credential_that_got_it(serve, provider, client):
+    running = serve(provider.url)
     answers = [
         ask(client, running, key, MESSAGES, "claude-opus-4-5", x_claude_code_session_id="s1", x_paceline_timeout="2")
         for key in (LOGIN, LOGIN + "slow", SECOND)
@@ -235,9 +230,9 @@ def test_a_refusal_is_told_to_the_credential_that_got_it(serve, upstream, client
     assert ["request_id" in answer.json() for answer in answers] == [False, True, False]
 
 
-def test_of_the_gateways_own_key_it_tells_nothing(serve, upstream, client, monkeypatch):
+def test_of_the_gateways_own_key_it_tells_nothing(serve, provider, client, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", POOR)
-    answer = ask(client, serve(upstream), RICH)
+    answer = ask(client, serve(provider.url), RICH)
     assert answer.json()["error"]["code"] == "paceline_stopped"
     assert "x-request-id" not in answer.headers
 
@@ -254,11 +249,11 @@ def test_of_the_gateways_own_key_it_tells_nothing(serve, upstream, client, monke
     ],
 )
 def test_what_is_said_of_the_gateways_own_key_reaches_no_client(
-    serve, provider, upstream, client, monkeypatch, kept, status, error, hidden
+    serve, provider, client, monkeypatch, kept, status, error, hidden
 ):
     monkeypatch.setenv("OPENAI_API_KEY", RICH)
     monkeypatch.setattr(provider, "judged", lambda *_: (status, {"x-owner": "sk-of-***1"}, {"error": error}))
-    running = serve(upstream)
+    running = serve(provider.url)
     for method, path in (("POST", CHAT), ("GET", "/openai/v1/models")):
         answer = client.request(method, running.url + path, json=chat())
         assert answer.status_code == (502 if hidden else status)
@@ -271,8 +266,8 @@ def test_what_is_said_of_the_gateways_own_key_reaches_no_client(
     assert causes == {"key" if hidden or status == 403 else "request"}  # for metrics and alerts
 
 
-def test_it_is_an_event_in_a_stream_that_has_begun(serve, upstream, provider, client, kept):
-    running = serve(upstream, limits={"openai/*": ["100 requests/hour"]})
+def test_it_is_an_event_in_a_stream_that_has_begun(serve, provider, client, kept):
+    running = serve(provider.url, limits={"openai/*": ["100 requests/hour"]})
     event = last_event(client, running, bearer(POOR) | kept)
     assert json.loads(event.removeprefix("data:")) == provider.judged(CHAT, POOR)[2]
 
@@ -302,9 +297,9 @@ def test_what_is_left_of_a_wait_is_counted_down(monkeypatch):
     assert refused.instead("timeout", "5"), "its own"
 
 
-def test_a_plan_is_a_member_of_no_group(serve, upstream, provider, client):
-    table = {"provider": "anthropic", "base_url": upstream}
-    running = serve(upstream, upstreams={"eu": table, "us": table}, groups={"both": {"members": ["eu", "us"]}})
+def test_a_plan_is_a_member_of_no_group(serve, provider, client):
+    table = {"provider": "anthropic", "base_url": provider.url}
+    running = serve(provider.url, upstreams={"eu": table, "us": table}, groups={"both": {"members": ["eu", "us"]}})
     answer = ask(client, running, LOGIN, "/both/v1/messages", "claude-opus-4-5")
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "paceline_plan")
     assert "send it to /eu" in answer.text
@@ -314,10 +309,10 @@ def test_a_plan_is_a_member_of_no_group(serve, upstream, provider, client):
 
 
 @pytest.mark.parametrize("variable", ["ANTHROPIC_API_KEY", "ANTHROPIC_API_KEY_FILE"])
-def test_the_gateway_sends_no_login_of_its_own(upstream, tmp_path, variable):
+def test_the_gateway_sends_no_login_of_its_own(provider, tmp_path, variable):
     file = tmp_path / "login"
     file.write_text(LOGIN)
-    config = Config.load(environ={}, given={"upstreams": {"anthropic": {"base_url": upstream}}})
+    config = Config.load(environ={}, given={"upstreams": {"anthropic": {"base_url": provider.url}}})
     with pytest.raises(SettingsError, match="has a login to a plan, which only its own client may send") as caught:
         Upstreams(config, {variable: str(file) if variable.endswith("FILE") else LOGIN})
     assert LOGIN not in str(caught.value)

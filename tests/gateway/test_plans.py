@@ -4,7 +4,7 @@ import json
 import time
 
 import pytest
-from gateway_helpers import Stub
+from gateway_helpers import Stub, bearer, chat
 
 from claude_events import OPEN, START, STOP, WORD
 from odd_server import sse
@@ -65,9 +65,8 @@ def running(serve, plan):
 
 
 def ask(client, running, *, agent="curl/8", stream=True, login=LOGIN, model="claude-opus-5-5", **more):
-    body = {"model": model, "max_tokens": 9, "stream": stream, "messages": [{"role": "user", "content": "hi"}]}
-    headers = {"authorization": f"Bearer {login}", "user-agent": agent, **more}
-    return client.post(running.url + MESSAGES, json=body, headers=headers)
+    headers = bearer(login, user_agent=agent) | more
+    return client.post(running.url + MESSAGES, json=chat(model=model, stream=stream), headers=headers)
 
 
 @pytest.mark.parametrize("restarts", [False, True])

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from attack_helpers import raw_server
 from click.testing import CliRunner
-from gateway_helpers import Stub, stub
+from gateway_helpers import Stub, bearer, chat, stub
 
 import paceline
 from grids import some
@@ -60,9 +60,8 @@ def upstream():
 
 
 def ask(client, running, headers, path="/anthropic/v1/messages", login=CLAUDE, **fields):
-    body = {"model": "claude-sonnet-4-5", "max_tokens": 10, "messages": [{"role": "user", "content": "hi"}], **fields}
-    answer = client.post(running.url + path, json=body, headers={"authorization": f"Bearer {login}", **headers})
-    assert answer.status_code == 200
+    body = chat(**{"model": "claude-sonnet-4-5", **fields})
+    assert client.post(running.url + path, json=body, headers=bearer(login) | headers).status_code == 200
 
 
 def test_who_has_used_how_much(serve, upstream, client):
