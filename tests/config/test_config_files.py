@@ -12,11 +12,9 @@ from config_helpers import load_limiter
 
 import paceline
 from paceline.config import Config, find_file, parse_limit
-from paceline.config.schema import parse_base_url
 from paceline.config.sources import PROBLEMS_MAX
 from paceline.core.quota import Quota, Rule, parse_quotas
 from paceline.core.results import PacelineWarning, SettingsError
-from paceline.providers.roots import without_version
 
 TOML = """
 provider = "openai"
@@ -414,19 +412,6 @@ def test_limits_on_the_command_line():
     for text in ("500 requests/min", "=500 requests/min", "gpt-5=fast"):
         with pytest.raises(SettingsError):
             parse_limit(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "root"),
-    [
-        ("http://127.0.0.1:80/v1", "http://127.0.0.1:80"),
-        ("https://a.b/openai/v1/", "https://a.b/openai"),
-        ("https://a.b", "https://a.b"),
-    ],
-)
-def test_base_url(text, root):
-    assert parse_base_url(text) == text.rstrip("/")
-    assert without_version(parse_base_url(text)) == root
 
 
 def test_overrides_in_the_environment(write):

@@ -12,24 +12,6 @@ from waits import BOUND_S, soon
 PROMPT = [{"role": "user", "content": "Say something about the weather in twenty words. " * 5}]
 
 
-def charged(world, model):
-    return world.tally()["pools"][model]["charges"]
-
-
-def test_openai_sync_chat_responses_embeddings(world, limiter):
-    with openai.OpenAI(api_key="k", base_url=f"{world.base_url}/v1") as client:
-        limiter.attach(client, provider="openai")
-        chat = client.chat.completions.create(model="gpt-5", messages=PROMPT, max_tokens=40)
-        answer = client.responses.create(model="gpt-5", input="Hello there.", max_output_tokens=30)
-        vectors = client.embeddings.create(model="text-embedding-3-small", input=["one", "two"])
-    assert chat.choices[0].message.content
-    assert answer.output_text
-    assert len(vectors.data) == 2
-    assert counts(limiter) == {"granted": 2, "settled": 2}
-    assert spent(limiter) == charged(world, "gpt-5")
-    assert spent(limiter, "openai/text-embedding-3-small") == charged(world, "text-embedding-3-small")
-
-
 def test_anthropic_s_path_of_openai_shares_the_pool_of_messages(world, limiter):
     pool, model = "anthropic/claude-haiku-4-5", "claude-haiku-4-5"
     with (
