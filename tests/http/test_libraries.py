@@ -17,13 +17,12 @@ import chats
 import pytest
 import requests
 import urllib3
-from chats import ANSWER, counts, pool_of, spent
+from chats import ANSWER, counts, spent
 from http_ways import KEY, WAYS, ask_by_aiohttp, by_requests, chat_at
 
 import paceline
 from odd_server import JSON, OddServer
 from paceline.http.exchange import Exchange
-from waits import soon
 
 LIMITS = chats.LIMITS["openai/*"]
 SAID = [{"role": "user", "content": "Say something. " * 20}]
@@ -116,18 +115,6 @@ def test_a_response_that_is_closed_or_dropped_early_is_settled(world, limiter):
     response.close()
     http.clear()
     assert counts(limiter) == {"granted": 4, "settled": 4}
-
-
-async def test_a_task_that_is_cancelled_in_the_queue_is_charged_nothing(world):
-    limiter = paceline.Limiter({"openai/*": ["1 requests/min burst 1"]})
-    with paceline.instrument(limiter, provider="openai"):
-        assert (await ask_by_aiohttp(chat_at(world), CHAT))[0] == 200
-        waiting = asyncio.create_task(ask_by_aiohttp(chat_at(world), CHAT))
-        await soon(lambda: pool_of(limiter)["waiting"])
-        waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-    assert (pool_of(limiter)["waiting"], counts(limiter)["granted"]) == (0, 1)
 
 
 async def test_a_wait_is_outside_of_the_client_s_timeout(world):
