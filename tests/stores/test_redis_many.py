@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import pytest
 from redis.cluster import RedisCluster
 from redis.sentinel import Sentinel
-from redis_servers import frozen, sentinel, url_of
+from redis_servers import HOST, SLOTS, RedisServer, free_port, frozen, sentinel, url_of
 
 from paceline.core.quota import parse_quotas
 from paceline.stores.base import StoreError
@@ -47,6 +47,16 @@ def test_client_of_a_cluster(redis_cluster, redis_at):
         for pool in range(10):
             assert store.exchange(f"pool {pool}", message(number)).standings[0].charged == 10 * number
     assert store.url.startswith("redis+cluster://127.0.0.1:")
+
+
+def test_pools_of_a_cluster_over_tls(redis_at):
+    with RedisServer("cluster-enabled yes", f"cluster-port {free_port()}", tls=True) as node:
+        node.ask("CONFIG", "SET", "cluster-announce-ip", HOST, "cluster-announce-port", node.port)
+        node.ask("CLUSTER", "ADDSLOTSRANGE", 0, SLOTS - 1)
+        until(lambda: node.ask("CLUSTER INFO")["cluster_state"] == "ok", "a cluster of one node")
+        store = redis_at(node.url.replace("rediss:", "rediss+cluster:"))
+        assert store.exchange("pool", message()).grants
+        assert store.pools() == ["pool"]
 
 
 @pytest.mark.parametrize(("gone", "there"), [("", 2), ("127.0.0.1:1,no-such-host.invalid:1,", 0)])

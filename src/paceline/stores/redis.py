@@ -65,7 +65,7 @@ _ADVICE = {
     "ReadOnly|READONLY": "give the address of the master, or let Sentinels find it with redis+sentinel://",
     "Moved|MOVED": "this is one node of a cluster: write redis+cluster:// instead of redis://",
     "TRYAGAIN|TryAgain": "a slot of the cluster moves to another node: the pool is back when it has moved",
-    "MasterNotFound": "check the name of the master and the addresses of the Sentinels",
+    "MasterNotFound": "check the name of the master, the addresses of the Sentinels, and their sentinel_password",
     "unknown command": "write redis+sentinel://HOST:PORT/MASTER for Sentinels, and redis://HOST:PORT for a Redis",
     "DB index|SELECT": "give the number of a database that exists, and keep accounts apart with ?prefix=NAME",
     "WRONGTYPE": "the key is in use for something else: keep them apart with ?prefix=NAME",

@@ -73,7 +73,7 @@ class RedisAddress:
         if self.nodes:
             nodes = [redis.cluster.ClusterNode(*node) for node in self.nodes]
             own = {name: value for name, value in settings.items() if name not in ("host", "port", "db", "retry")}
-            return redis.RedisCluster(startup_nodes=nodes, **own)
+            return redis.RedisCluster(startup_nodes=nodes, ssl=_has_tls(self.pool), **own)
         if isinstance(self.pool, redis.SentinelConnectionPool):
             finder = self.pool.sentinel_manager
             pool = redis.SentinelConnectionPool(self.pool.service_name, finder, ssl=_has_tls(self.pool), **settings)
