@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from core_shared_ledger import Member, Shared, wait_s
+from core_shared_ledger import Member, Shared, reloaded, wait_s
 
 from paceline.core.changes import Change
 from paceline.core.meters import FULL_WAIT_NS
@@ -203,6 +203,46 @@ class TestLostLedger:
         pool.wait((reply.wait_ns - RENEW_NS) / NS)
         assert pool.take("a", 1)
         assert pool.ask("c", 1).binds == 0
+
+
+class TestEarlierLedger:
+    """The ledger that a crashed server comes back with, or a replica that takes over."""
+
+    TEXT = "60 tokens/min, 90 images/day window utc, 60 pages/min sliding, 5 concurrency"
+
+    def pool(self) -> Shared:
+        pool = Shared(self.TEXT)
+        pool.tell("a", Charged([10.0, 10.0, 10.0, 0.0]))
+        pool.tell("b", Charged([1.0, 1.0, 1.0, 0.0]))
+        earlier = reloaded(pool.ledger)
+        for _ in range(2):
+            pool.tell("a", Charged([10.0, 10.0, 10.0, 0.0]))
+        pool.ledger = earlier
+        return pool
+
+    @staticmethod
+    def used(pool: Shared) -> list[float]:
+        tokens, images, pages, _ = pool.tell("observer").standings
+        return [tokens.lack_ns / NS, images.used, pages.used]
+
+    def test_a_process_restores_what_it_remembers_once(self):
+        pool = self.pool()
+        pool.tell("a", recalled=[[31.0], [31.0], [31.0], [2.0]])
+        assert self.used(pool) == [31, 31, 31]
+        pool.tell("a", recalled=[[40.0], [40.0], [40.0], [2.0]])
+        assert self.used(pool) == [31, 31, 31]
+
+    def test_the_processes_together_restore_the_most_that_one_remembers(self):
+        pool = self.pool()
+        pool.numbers["b"] += 2
+        for who, amount in (("a", 31.0), ("b", 26.0)):
+            pool.tell(who, recalled=[[amount], [amount], [amount], [0.0]])
+        assert self.used(pool) == [31, 31, 31]
+
+    def test_one_whose_messages_it_has_restores_nothing(self):
+        pool = self.pool()
+        pool.tell("b", recalled=[[40.0], [40.0], [40.0], [2.0]])
+        assert self.used(pool) == [11, 11, 11]
 
 
 class TestClockSetBack:

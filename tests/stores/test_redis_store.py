@@ -119,6 +119,22 @@ def test_keys_may_be_forgotten_at_any_time(store, redis_server):
     assert reply.standings[1].used == 8
 
 
+def test_a_snapshot_from_before_the_last_messages_has_lost_no_use(redis_at):
+    with RedisServer() as server:
+        store = redis_at(server.url)
+        for number in (1, 2, 3):
+            reply = store.exchange("pool", message(number))
+            if number == 1:
+                server.ask("SAVE")
+        used = reply.standings[1].used
+        server.restart()
+        store = redis_at(server.url)  # the connection of the other one is broken
+        remembered = [[30.0], [used], [0.0]]
+        assert store.exchange("pool", message(4, recalled=remembered)).standings[1].used == used + 1
+        # Once: what is refunded afterwards stays refunded.
+        assert store.exchange("pool", message(5, recalled=[[30.0], [50.0], [0.0]])).standings[1].used == used + 2
+
+
 def test_what_the_script_does_not_know_survives(store, redis_server):
     store.exchange("pool", message())
     add = """

@@ -13,6 +13,10 @@ Ended processes
     what its process holds, so a lost reply needs no repair. In a new ledger, if a process remembers slots in use, nothing
     is granted before those that hold them have reported, for ``REJOIN_NS`` at most.
 
+Earlier states
+    A server that crashes may come back with a snapshot, and a replica that takes over may lack the last messages. Each process
+    whose answered messages the ledger lacks restores the use that it remembers.
+
 Shares
     Each reply tells the process its share of the limits while the store is lost. A share rises only when others have
     fallen: a process counts with the larger one of what it was told and what it last reported, so that the shares of all
@@ -112,6 +116,10 @@ class SharedLedger:
         self._last_ns = now_ns
         index = self._configure(now_ns, message.known)
         peer = self._peers.meet(message.who, now_us)
+        if 0 < peer.number < message.number - 1:
+            # Messages that were answered are unknown here: the place has gone back to an earlier state.
+            for i, left in zip(index, message.known.recalled, strict=False):
+                of(self._accounts[i].meter).remember(self._accounts[i].meter, now_ns, left)
         if peer.presumed_ns and not message.alone and peer.due_us != peer.seen_us:
             # It was late, and never alone: what it was presumed to spend is taken back.
             for m in self._meters:

@@ -115,6 +115,13 @@ class Sharing(Generic[M]):
         """Let a new meter lack what :meth:`recalled` returned in a process, where its quota was maybe spread."""
         self.absorb(m, now_ns, left)
 
+    def remember(self, m: M, now_ns: int, left: Left) -> None:
+        """Let ``m`` lack no less than what :meth:`recalled` returned in a process."""
+        _, used, _ = self.standing(m, now_ns)
+        more = _sum(left) - used
+        if more > 0:
+            self.absorb(m, now_ns, [more])
+
     def left(self, m: M, reported: M, now_ns: int) -> Left:
         """The use of ``m`` that ``reported`` does not have."""
         parts = zip(self.recalled(m, now_ns), self.recalled(reported, now_ns), strict=True)
@@ -172,6 +179,9 @@ class SlotsSharing(Sharing[Slots]):
 
     def stand(self, m: Slots, now_ns: int, lack_ns: int, used: float, opened: float) -> None:  # noqa: ARG002
         m.used = used
+
+    def remember(self, m: Slots, now_ns: int, left: Left) -> None:
+        """Nothing: each message reports what its process holds."""
 
 
 class FoundSharing(Sharing[FoundMeter[Any]]):
@@ -275,6 +285,11 @@ class BucketSharing(Sharing[B]):
         # An opening bucket refills evenly from there.
         self.stand(m, now_ns, round(amount * m.ns_per_unit), 0.0, max(m.opened, amount))
 
+    def remember(self, m: B, now_ns: int, left: Left) -> None:
+        more = self.at_once(m, left) - m.lack(now_ns)
+        if more > 0:
+            self.absorb(m, now_ns, [more])
+
     def at_once(self, m: B, left: Left) -> float:
         # From the oldest eighth on: what it lacks refills for an eighth of the period before the next one is charged.
         lack_ns = 0.0
@@ -368,6 +383,9 @@ class SpreadSharing(BucketSharing[Spread]):
 
     def recall(self, m: Spread, now_ns: int, left: Left) -> None:
         self.absorb(m, now_ns, left)
+
+    def remember(self, m: Spread, now_ns: int, left: Left) -> None:
+        Sharing.remember(self, m, now_ns, left)
 
     def absorb(self, m: Spread, now_ns: int, left: Left) -> None:
         """Add the charges of other processes, by eighths of the last period; the level stays."""

@@ -287,6 +287,10 @@ for i = 1, spent ~= 0 and #meters or 0 do spend(meters[i], last, spent) end
 if now >= 2 * GRID then rebase() end
 configure(fresh, gentle, headroom, windows, recalled)
 meet(who)
+-- Messages that were answered are unknown here: a snapshot, or a replica that took over.
+if mine[NUMBER] > 0 and mine[NUMBER] < number_of - 1 then
+  for n, i in ipairs(index) do remember(meters[i], recalled[n] or {}) end
+end
 mine[WATCHED] = present and is_present(who) and 1 or 0
 if mine[PRESUMED] ~= 0 and not alone and mine[DUE] ~= mine[SEEN] then
   for i = 1, #meters do unspend(meters[i], now - (us - mine[DUE]) * 1000, mine[PRESUMED]) end

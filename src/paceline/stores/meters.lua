@@ -365,6 +365,15 @@ local function recall(m, parts)          -- of shared/ledger.py: start where a p
   end
 end
 
+local function remember(m, parts)        -- of shared/meters.py: a process remembers what an earlier state lacks
+  if m.kind == SLOTS then return end
+  if m.kind == WINDOW then roll(m) elseif m.kind == SPACED then forget(m) end
+  local more
+  if m.kind == BUCKET then more = at_once(m, parts) - max(m.s.full - now, 0) / m.ns_per_unit
+  else more = sum(parts) - m.s.used end
+  if more > 0 then absorb(m, {more}) end
+end
+
 -- All kinds
 
 local function wrap(i)
