@@ -15,6 +15,7 @@ from paceline.core.results import Expired, WaitUntil
 from paceline.shared.exchange import RENEW_NS, answer, ask
 from paceline.shared.ledger import SharedLedger
 from paceline.shared.messages import REJOIN_NS, Charged, Settled
+from paceline.shared.peers import LEFT_US
 
 
 @pytest.fixture
@@ -164,6 +165,15 @@ class TestLostLedger:
         tokens, images, pages, slots = self.pool().tell("b").standings
         assert (tokens.lack_ns, images.used, pages.used, slots.used) == (20 * NS, 30, 40, 0)
         assert [s.charged for s in (tokens, images, pages)] == [0, 0, 0]
+
+    def test_a_process_that_comes_later_restores_what_the_first_one_did_not_know(self):
+        pool = Shared("90 images/day window utc")
+        pool.numbers.update("abc")
+        pool.tell("a", recalled=[[30.0]])
+        pool.tell("b", recalled=[[50.0]])
+        assert pool.tell("d", recalled=[[80.0]]).standings[0].used == 50  # its first message: it has met no ledger
+        pool.wait(LEFT_US / 1e6)
+        assert pool.tell("c", recalled=[[80.0]]).standings[0].used == 50  # maybe forgotten, and its memory is old
 
     def test_a_process_remembers_it_at_its_whole_rate(self):
         member = Member("60 tokens/min", gentle=False)

@@ -14,8 +14,8 @@ Ended processes
     is granted before those that hold them have reported, for ``REJOIN_NS`` at most.
 
 Earlier states
-    A server that crashes may come back with a snapshot, and a replica that takes over may lack the last messages. Each process
-    whose answered messages the ledger lacks restores the use that it remembers.
+    A server that crashes may come back empty or with a snapshot, and a replica that takes over may lack the last messages. Each
+    process whose answered messages the ledger lacks restores the use that it remembers.
 
 Shares
     Each reply tells the process its share of the limits while the store is lost. A share rises only when others have
@@ -60,7 +60,7 @@ from paceline.shared.messages import (
     StoreReply,
 )
 from paceline.shared.meters import of, replaced
-from paceline.shared.peers import BILLION, LEASE_US, Peer, Peers, Seen
+from paceline.shared.peers import BILLION, LEASE_US, LEFT_US, Peer, Peers, Seen
 
 GRACE_NS = 2 * NS
 """How much later than announced a process may ask again and keep its place."""
@@ -93,6 +93,7 @@ class SharedLedger:
         self._probe_ns = PROBE_NS  # how long the others wait for its answer
         self._notes: dict[str, tuple[str, int]] = {}  # each with its instant, the newest last
         self._noted = 0
+        self._born_us: int | None = None  # the first message
         self._last_ns = 0
         self._set_ns = 0  # the sum of all clock steps; the marks of buckets are instants without them
 
@@ -116,8 +117,12 @@ class SharedLedger:
         self._last_ns = now_ns
         index = self._configure(now_ns, message.known)
         peer = self._peers.meet(message.who, now_us)
-        if 0 < peer.number < message.number - 1:
-            # Messages that were answered are unknown here: the place has gone back to an earlier state.
+        if self._born_us is None:
+            self._born_us = now_us
+        # No process that the ledger has met is forgotten sooner: one that it does not know was met by the ledger before.
+        is_young = now_us - self._born_us < LEFT_US
+        if peer.number < message.number - 1 and (peer.number or is_young):
+            # Messages that were answered are unknown here: the place has gone back to an earlier state, or is new.
             for i, left in zip(index, message.known.recalled, strict=False):
                 of(self._accounts[i].meter).remember(self._accounts[i].meter, now_ns, left)
         if peer.presumed_ns and not message.alone and peer.due_us != peer.seen_us:
@@ -346,6 +351,7 @@ class SharedLedger:
             "probe_ns": self._probe_ns,
             "notes": self._notes,
             "noted": self._noted,
+            "born": self._born_us,
             "last": self._last_ns,
             "set": self._set_ns,
         }
@@ -370,6 +376,7 @@ class SharedLedger:
         ledger._set_ns = state["set"]
         # What an older version has stored has none of these.
         ledger._probe_ns, ledger._noted = state.get("probe_ns", PROBE_NS), state.get("noted", 0)
+        ledger._born_us = state.get("born", 0)
         ledger._notes = {key: (text, at_us) for key, (text, at_us) in state.get("notes", {}).items()}
         return ledger
 

@@ -29,7 +29,7 @@ local function load()
   local blob = redis.call('GET', KEYS[1])
   if not blob then
     local epoch = (floor(wall / GRID_US) - 1) * GRID_US
-    state = {format = FORMAT, epoch = epoch, wall = wall, set = 0, accounts = {}, not_before = 0, count = -1}
+    state = {format = FORMAT, epoch = epoch, wall = wall, born = wall, set = 0, accounts = {}, not_before = 0, count = -1}
     blob = cmsgpack.pack(state)
   else
     state = cmsgpack.unpack(blob)
@@ -287,8 +287,8 @@ for i = 1, spent ~= 0 and #meters or 0 do spend(meters[i], last, spent) end
 if now >= 2 * GRID then rebase() end
 configure(fresh, gentle, headroom, windows, recalled)
 meet(who)
--- Messages that were answered are unknown here: a snapshot, or a replica that took over.
-if mine[NUMBER] > 0 and mine[NUMBER] < number_of - 1 then
+-- Messages that were answered are unknown here: an empty server, a snapshot, or a replica that took over.
+if mine[NUMBER] < number_of - 1 and (mine[NUMBER] > 0 or us - (state.born or 0) < LEFT) then
   for n, i in ipairs(index) do remember(meters[i], recalled[n] or {}) end
 end
 mine[WATCHED] = present and is_present(who) and 1 or 0
