@@ -287,3 +287,16 @@ def test_an_answer_is_counted_when_its_output_is_there():
         usual.observe(tokens)
     assert read == [None] * 8
     assert usual.usual() == 7
+
+
+def test_an_answer_that_comes_while_another_thread_reads_breaks_nothing():
+    class Growing(deque):
+        def __iter__(self):
+            yield from [*super().__iter__()]
+            self.append(100.0)
+
+    usual = UsualOutput()
+    usual.recent = Growing()
+    for tokens in range(8):
+        usual.observe(tokens)
+    assert usual.usual() == 7

@@ -98,8 +98,10 @@ class UsualOutput:
 
     def usual(self) -> float | None:
         """The output that nine of ten of them stay within; ``None`` before eight answers."""
-        few = self.answers < _ANSWERS_MIN
-        return None if few else sorted(self.recent)[math.ceil(0.9 * len(self.recent)) - 1]
+        if self.answers < _ANSWERS_MIN:
+            return None
+        outputs = sorted(self.recent)  # a copy: another thread may add one meanwhile
+        return outputs[math.ceil(0.9 * len(outputs)) - 1]
 
 
 class TokenCalibration:
