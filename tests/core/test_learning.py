@@ -396,7 +396,8 @@ class TestAdaptiveHeadroom:
         assert self.headroom_s(pool) == headroom_s
 
 
-def test_a_quota_that_headers_show_to_have_enough_left_is_not_blamed_for_a_refusal_that_names_none():
+@pytest.mark.parametrize("another_comes", [False, True], ids=["the last answer", "another comes between"])
+def test_a_quota_that_headers_show_to_have_enough_left_is_not_blamed_for_a_refusal_that_names_none(another_comes):
     pool = ungentle("600 requests/min, 60k tokens/min", SourceKind.GIVEN)
     for second in range(0, 60, 5):
         waiters = [Waiter({"requests": 1, "tokens": 900}) for _ in range(5)]  # of the tokens the least is left
@@ -404,6 +405,8 @@ def test_a_quota_that_headers_show_to_have_enough_left_is_not_blamed_for_a_refus
         sent = [one for one in granted if isinstance(one, Reservation)][-1]
         now_ns = T0 + round((second + 0.2) * NS)
         pool.observe(now_ns, tokens(limit=60_000, remaining=30_000), sent)
+        if another_comes:
+            pool.observe(now_ns, [], granted[0])
         pool.refuse(now_ns, sent, Refusal(RefusalKind.RATE), 0.0)
     assert "ceiling" not in quota(pool, 60, "tokens")["learned"]
     assert "ceiling" in quota(pool, 60, "requests")["learned"]
