@@ -117,6 +117,20 @@ class TestWaits:
         scheduler.observe([], None)
         assert caplog.messages == [f"{POOL}: no answer for 12.0 s"]
 
+    def test_a_silence_is_told_while_no_answer_comes(self, caplog):
+        limiter = limiter_of({"jobs": "6000 requests/min"})
+        limiter.try_acquire("jobs").settle(requests=1)
+        for wait_s in (0, 0, 0, 0, 0, 13, 2):
+            limiter.pacer.clock.advance(wait_s)
+            assert limiter.try_acquire("jobs")
+        [line] = caplog.messages
+        assert line.startswith("jobs: no answer for 15.0 s, with 6 requests in flight")
+
+    def test_what_an_exchange_with_the_store_has_taught_is_told_after_it(self, caplog):
+        scheduler = limiter_of().pacer.pools.scheduler(POOL)
+        scheduler.section.transact(lambda _: scheduler.pool.notices.append("paceline measures it"))
+        assert caplog.messages == [f"{POOL}: paceline measures it"]
+
     def test_what_is_no_quota_has_its_words_and_stands_on_the_page(self):
         names = {value for name, value in vars(results).items() if name.isupper() and isinstance(value, str)}
         assert names == set(NOT_QUOTAS), "each of these constants needs its row in NOT_QUOTAS of core/results.py"

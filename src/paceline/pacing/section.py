@@ -129,7 +129,8 @@ class Section:
                     self._give_owner(now_ns, waiter, owner)
             finally:
                 self._busy = False
-            if not waits and not self._deferred and not self._pool.capacity.exchange_due:
+            tells = self._pool.capacity.exchange_due or self._pool.notices
+            if not (waits or tells or self._deferred):
                 return outcome
             # A finalizer may have given back the very capacity that this waiter waits for.
             if self._deferred:
@@ -186,7 +187,7 @@ class Section:
                 self._work(now_ns)
             elif self._pool.capacity.exchange_due:
                 self._arm(now_ns)
-            elif not self._postponed:
+            elif not (self._postponed or self._pool.notices):
                 return
         self._leave()
         self.lines.say_waits(now_ns)
