@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import re
+from collections import deque
 from pathlib import Path
 
 import httpx2
@@ -130,6 +131,18 @@ class TestWaits:
         scheduler = limiter_of().pacer.pools.scheduler(POOL)
         scheduler.section.transact(lambda _: scheduler.pool.notices.append("paceline measures it"))
         assert caplog.messages == [f"{POOL}: paceline measures it"]
+
+    def test_of_two_threads_that_look_for_a_notice_one_logs_it(self, caplog):
+        scheduler = limiter_of().pacer.pools.scheduler(POOL)
+
+        class Taken(deque):
+            def popleft(self):
+                self.clear()
+                return super().popleft()
+
+        scheduler.pool.notices = Taken(["no answer for 12.0 s"])
+        scheduler.observe([], None)
+        assert not caplog.messages
 
     def test_what_is_no_quota_has_its_words_and_stands_on_the_page(self):
         names = {value for name, value in vars(results).items() if name.isupper() and isinstance(value, str)}

@@ -267,7 +267,11 @@ class Lines:
     def notices(self) -> None:
         """Log the notices of the pool, about learned limits and silence."""
         while self._pool.notices:
-            _notices.warning("%s: %s", self._pool.name, self._pool.notices.popleft())
+            try:
+                notice = self._pool.notices.popleft()
+            except IndexError:  # another thread has taken it
+                break
+            _notices.warning("%s: %s", self._pool.name, notice)
 
     def hint_at_store(self) -> None:
         """Log that several processes use the limiter since a fork."""
