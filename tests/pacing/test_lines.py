@@ -144,6 +144,13 @@ class TestWaits:
         scheduler.observe([], None)
         assert not caplog.messages
 
+    def test_a_forked_child_does_not_repeat_what_its_parent_says(self, caplog):
+        scheduler = limiter_of().pacer.pools.scheduler(POOL)
+        scheduler.pool.notices.append("no answer for 12.0 s")
+        scheduler.after_fork()
+        scheduler.observe([], None)
+        assert not caplog.messages
+
     def test_what_is_no_quota_has_its_words_and_stands_on_the_page(self):
         names = {value for name, value in vars(results).items() if name.isupper() and isinstance(value, str)}
         assert names == set(NOT_QUOTAS), "each of these constants needs its row in NOT_QUOTAS of core/results.py"

@@ -282,9 +282,10 @@ class Lines:
         )
 
     def after_fork(self) -> None:
-        """Forget the waits and the refusals of the parent process."""
+        """Forget the waits, the refusals and the notices of the parent process, which logs them itself."""
         self._unsaid.clear()
         self._refusals.clear()
+        self._pool.notices.clear()
 
     def _left(self, now_ns: int) -> _Left:
         """What is left of the quotas per minute; of tokens, or of input tokens where the pool counts them apart."""
