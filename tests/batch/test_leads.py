@@ -24,15 +24,18 @@ def prompt_of(cache: PromptCache, question: str, system: object = SYSTEM, **fiel
     return Prompt(cache, keys)
 
 
-def starts(seconds: float, *prompts: Prompt | None, fails: bool = False) -> list[float]:
-    """When each of these requests is sent, if all come at once and each takes so many ``seconds``."""
+def starts(seconds: float, *prompts: Prompt | None, fails: bool = False, queue_s: float = 0) -> list[float]:
+    """When each of these requests is sent, if all come at once, and each takes so many ``seconds``; the first after ``queue_s``."""
 
     async def main(clock):
         leads, sent, began_ns = Leads(clock), {}, clock.now_ns()
 
         async def ask(number: int, prompt: Prompt | None) -> None:
-            async with leads.behind(prompt):
-                sent[number] = round((clock.now_ns() - began_ns) / NS, 3)
+            sent_ns: list[int] = []
+            async with leads.behind(prompt, lambda: sent_ns[0] if sent_ns else None):
+                await asyncio.sleep(0 if number else queue_s)
+                sent_ns.append(clock.now_ns())
+                sent[number] = round((sent_ns[0] - began_ns) / NS, 3)
                 await asyncio.sleep(seconds)
                 if fails and not number:
                     raise ConnectionError
@@ -56,6 +59,12 @@ def cache_of() -> PromptCache:
 def test_the_others_wait_until_the_first_has_ended_or_five_seconds(seconds, fails, at_s):
     cache = cache_of()
     assert starts(seconds, *[prompt_of(cache, str(k)) for k in range(3)], fails=fails) == at_s
+
+
+@pytest.mark.parametrize(("seconds", "at_s"), [(2, 62), (60, 60 + LEAD_S)])
+def test_they_wait_for_the_first_in_its_queue_as_well(seconds, at_s):
+    cache = cache_of()
+    assert starts(seconds, prompt_of(cache, "a"), prompt_of(cache, "b"), queue_s=60) == [60, at_s]
 
 
 def test_blocks_and_tools_count_as_well():
@@ -89,7 +98,7 @@ async def test_a_written_prefix_is_known_for_minutes_and_memory_is_bounded(clock
     leads, cache = Leads(clock), cache_of()
 
     async def through(*asked):
-        async with leads.behind(prompt_of(cache, *asked)):
+        async with leads.behind(prompt_of(cache, *asked), clock.now_ns):
             pass
 
     await through("a")

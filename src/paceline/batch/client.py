@@ -244,7 +244,7 @@ class RunClient:
         """The answer; the outcome of a request that gets none; ``None`` if others have shown that it need not be sent."""
         try:
             with route.asking():
-                async with self._leads.behind(exchange.metered.prompt):
+                async with self._leads.behind(exchange.metered.prompt, lambda: _sent_ns(exchange)):
                     return await self._answer(exchange)
         except PausedError:
             raise
@@ -365,6 +365,11 @@ class RunClient:
 def _kind(request: RunRequest) -> tuple[str, str, str]:
     """What the requests of a route have in common."""
     return request.provider.name, request.path, request.model
+
+
+def _sent_ns(exchange: Exchange) -> int | None:
+    """When its last attempt was sent; ``None`` while it waits for its permit."""
+    return None if exchange.waits else exchange.record.granted_ns
 
 
 def _outcome(request: RunRequest, answer: WholeAnswer) -> RunOutcome:

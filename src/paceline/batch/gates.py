@@ -26,10 +26,10 @@ RISE_S, RISE_MOST_S = 1.0, 60.0
 """The time until one more request may be in flight. It doubles when a request has lacked something that entered under the bound."""
 
 LEAD_S: Final = 5.0
-"""The longest wait for a prefix, from its first request on: most answers have begun by then."""
+"""The longest wait for a prefix after its first request was sent: most answers have begun by then."""
 
 WRITTEN_S: Final = 240.0
-"""For so long after its first request a prefix counts as written: it lives for five minutes."""
+"""For so long after its first request was sent a prefix counts as written: it lives for five minutes."""
 
 PREFIXES_MAX: Final = 10_000
 """The prefixes that are known as written; the oldest is dropped first."""
@@ -143,12 +143,17 @@ class Leads:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._first: dict[int, tuple[int, asyncio.Event]] = {}  # by prefix: when it was sent, and when it is over
+        self._first: dict[int, _First] = {}  # by prefix
         self._written: OrderedDict[int, int] = OrderedDict()  # by prefix: when its first request was sent
 
     @asynccontextmanager
-    async def behind(self, prompt: Prompt | None) -> AsyncIterator[None]:
-        """Around a request: it waits for the first one of its prefix, if there is one, or is the first one."""
+    async def behind(self, prompt: Prompt | None, sent_ns: Callable[[], int | None]) -> AsyncIterator[None]:
+        """Around a request: it waits for the first one of its prefix, if there is one, or is the first one.
+
+        Args:
+            prompt: The prompt of the request.
+            sent_ns: Returns when its last attempt was sent; ``None`` while it waits for its permit.
+        """
         now_ns = self._clock.now_ns()
         prefix = prompt.unwritten(now_ns) if prompt is not None else None
         if prefix is None or now_ns < self._written.get(prefix, -NS * 10**9) + WRITTEN_S * NS:
@@ -156,22 +161,42 @@ class Leads:
             return
         first = self._first.get(prefix)
         if first is not None:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(max(first[0] / NS + LEAD_S - now_ns / NS, 0.0)):
-                    await first[1].wait()
+            await self._written_by(first)
             yield
             return
-        over = asyncio.Event()
-        self._first[prefix] = now_ns, over
+        first = self._first[prefix] = _First(now_ns, sent_ns)
         try:
             yield
             self._written.pop(prefix, None)
-            self._written[prefix] = now_ns
+            self._written[prefix] = first.since_ns(now_ns)
             if len(self._written) > PREFIXES_MAX:
                 self._written.popitem(last=False)
         finally:
             del self._first[prefix]
-            over.set()
+            first.over.set()
+
+    async def _written_by(self, first: _First) -> None:
+        """Wait until the first request is over, at most ``LEAD_S`` after it was sent: in the queue it writes nothing."""
+        while not first.over.is_set():
+            now_ns = self._clock.now_ns()
+            left_s = (first.since_ns(now_ns) - now_ns) / NS + LEAD_S
+            if left_s <= 0:
+                return
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left_s):
+                    await first.over.wait()
+
+
+class _First:
+    """The first request of a prefix, which came ``at_ns``; ``sent_ns`` as for :meth:`Leads.behind`."""
+
+    def __init__(self, at_ns: int, sent_ns: Callable[[], int | None]) -> None:
+        self._at_ns, self._sent_ns, self.over = at_ns, sent_ns, asyncio.Event()
+
+    def since_ns(self, now_ns: int) -> int:
+        """Since when its answer is awaited; ``now_ns`` while it waits for its permit."""
+        sent_ns = self._sent_ns()
+        return now_ns if sent_ns is None else max(sent_ns, self._at_ns)
 
 
 class RunRoute:
