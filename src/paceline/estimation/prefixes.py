@@ -370,7 +370,7 @@ class Prompt:
         discounted: Whether the last reservation was lower than the whole prompt.
     """
 
-    __slots__ = ("_find", "_first", "_known", "_lost", "_turn", "before", "cache", "cached", "discounted", "whole")
+    __slots__ = ("_find", "_known", "_late", "_lost", "_turn", "before", "cache", "cached", "discounted", "whole")
 
     def __init__(self, cache: PromptCache, keys: Keys | None, find: Callable[[], Keys | None] | None = None) -> None:
         self.cache, self._known, self._find = cache, keys, find
@@ -378,8 +378,8 @@ class Prompt:
         self.cached = NOTHING
         self.whole = self.discounted = False
         self._turn = False  # whether an earlier prompt of the conversation is known
-        self._first: int | None = None  # the tokens that were cached when the request came
         self._lost = NOTHING  # the earlier prompt that is known, and lost
+        self._late: bool | None = None  # whether it was lost when the request came
 
     @property
     def _keys(self) -> Keys:
@@ -403,8 +403,8 @@ class Prompt:
         """What the cache is expected to hold of the prompt now."""
         self._turn = False
         self.cached = self._looked(now_ns) if self.cache.known else NOTHING
-        if self._first is None:
-            self._first = self.cached.tokens
+        if self._late is None:
+            self._late = self._lost.tokens > 0
         return self.cached
 
     def _looked(self, now_ns: int) -> Cached:
@@ -502,7 +502,8 @@ class Prompt:
                 cache.fresh_tokens += LEARNING * (input_tokens - read - cache.fresh_tokens)
         else:
             cache.miss_ratio *= DOUBT_KEPT
-            if self._first:
-                cache.lost_waiting_tokens += max(self._lost.tokens - read, 0)
-            else:
-                cache.lost_away_tokens += max(self._lost.tokens - read, 0)
+        lost = max(self._lost.tokens - read, 0)  # also of a prompt whose shared beginning was expected
+        if self._late:
+            cache.lost_away_tokens += lost
+        else:
+            cache.lost_waiting_tokens += lost
