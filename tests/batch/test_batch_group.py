@@ -64,6 +64,13 @@ def test_the_time_that_is_left_is_that_of_all_members(tmp_path, regions, capsys)
     assert said[1] in ("4", "5")
 
 
+def test_its_speed_is_compared_with_the_ideal(tmp_path, regions):
+    slow = {"limits": {"openai/*": "600 requests/min burst 5"}, "workers": 10}
+    code, report, _ = run(tmp_path, urls(regions("eu", "us")), count=30, **slow)
+    assert code == 0
+    assert 0.3 < report["ideal_share"] <= 1
+
+
 def test_a_server_has_its_own_name_of_the_model(tmp_path, regions):
     worlds = regions("eu", "us")
     servers = {"eu": worlds["eu"].base_url, "us": {"base_url": worlds["us"].base_url, "models": {"gpt-5": "mine"}}}

@@ -170,6 +170,7 @@ class Exchange:
                     error = self.tries.error(self.record.pool, waiter_of(self.acquisition), error)
                 return own_refusal(self.http, error, self.record)
             self.acquisition = None
+            self.record.cost, self.record.granted_ns = permit.cost, permit.reservation.granted_ns
             response = await self._attempt(permit)
         return response
 
@@ -201,7 +202,6 @@ class Exchange:
         if permit is None:
             self.acquisition = acquisition = self._ask(self.metered, self._timeout_s, last)
             permit = await acquisition if self.http.is_async else acquisition.wait()
-        self.record.cost, self.record.granted_ns = permit.reservation.cost, permit.reservation.granted_ns
         self.record.waited_s += permit.waited_s
         return permit
 

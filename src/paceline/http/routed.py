@@ -78,7 +78,7 @@ class RoutedExchange(Exchange):
             failed=self._failed_at,
         )
         self.http, self.metered = self._ways[self.member]
-        self.record.pool, self.record.cost = self.metered.scheduler.pool.name, permit.cost
+        self.record.pool = self.metered.scheduler.pool.name
         self.record.waited_s += (permit.reservation.granted_ns - began_ns) / NS
         return permit
 
