@@ -900,12 +900,12 @@ def test_a_queue_learns_its_limit_and_waits_longer_each_time():
     assert not queue.fits(1, 59)
     assert queue.fits(1_790, 60)
     assert not queue.fits(1_791, 60)
-    for _ in range(9):
-        queue.refused(10, "full", 0.0, 60, 600)
-    assert queue.full_until_s == 600
+    for now_s, until_s in ((59, 60), (60, 180), (61, 180), (180, 420), (420, 900), (900, 1_500), (1_500, 2_100)):
+        queue.refused(10, "full", now_s, 60, 600)
+        assert queue.full_until_s == until_s
     assert queue.limit == 2_000
     queue.held.clear()
-    assert queue.fits(5_000, 600)  # a request that is larger than the queue is the provider's to refuse
+    assert queue.fits(5_000, 2_100)  # a request that is larger than the queue is the provider's to refuse
     queue.accepted()
     assert queue.fits(1, 0)  # it has left its room
     queue.refused(10, "full", 0.0, 60, 600)
@@ -921,11 +921,11 @@ def test_a_queue_learns_its_limit_and_waits_longer_each_time():
 def test_a_queue_that_is_full_without_this_runs_batches_gets_smaller_ones():
     queue = ProviderQueue()
     for n, (amount, largest) in enumerate([(800, math.inf), (800, 400), (400, 200)]):
-        queue.refused(amount, "full", 10.0 * n, 60, 600)
+        queue.refused(amount, "full", 600.0 * n, 60, 600)
         assert queue.most_of_one == largest
     assert queue.full_since_s == 0
     queue.held["a"] = 200
-    queue.refused(200, "full", 99.0, 60, 600)
+    queue.refused(200, "full", 1_800.0, 60, 600)
     assert queue.most_of_one == 200
     queue.accepted()
     assert queue.most_of_one == 400

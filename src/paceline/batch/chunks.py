@@ -183,6 +183,8 @@ class ProviderQueue:
         stated = said_in(text).limit if _OF_QUEUE in text else None
         if stated is not None:
             self.limit = stated
+        if now_s < self.full_until_s:  # it was created before the wait, and shows no more than the first refusal
+            return
         if not self.refusals:
             self.full_since_s = now_s
         elif not self.held:

@@ -229,11 +229,11 @@ class Flight:
 
     def _full(self, chunk: Chunk, text: str) -> None:
         queue, model = self.batches.queue(chunk.kind), chunk.kind.model[:100]
-        before, amount = queue.limit, chunk.tokens
+        before, amount, was_free = queue.limit, chunk.tokens, not queue.refusals
         queue.refused(amount, text, time.monotonic(), self.timing.full_first_s, self.timing.full_most_s)
         if queue.limit != before:
             self._say(f"{model}: the provider's queue takes {queue.limit:,.0f} tokens")
-        elif queue.refusals == 1:
+        elif was_free:
             self._say(f"{model}: the provider takes no batch of about {amount:,.0f} tokens now ({text}): trying again")
         if chunk.file and chunk.size:
             self.again.append(replace(chunk, batch=""))
