@@ -586,22 +586,42 @@ def test_an_error_of_a_batch_with_an_odd_line_is_about_the_whole_batch(start, mo
     assert "invalid_json_line: not valid" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("code", ["server_error", "rate_limit_exceeded"])
-def test_batches_that_fail_in_an_outage_use_up_no_try(start, monkeypatch, code):
-    show, outage = OpenAI.show, list(range(12))
-    problem = {"code": code, "message": "The server had an error", "line": None}
-    failed = {"status": "failed", "errors": {"data": [problem]}, "output_file_id": None, "request_counts": None}
+def let_fail(monkeypatch, fails, line_of=lambda batch: None, code="server_error"):
+    """Let the batches fail as a whole that ``fails`` names, at once."""
+    show = OpenAI.show
 
     def shows(self, batch):
-        batch.ended = batch.ended or bool(outage and outage.pop() + 1)
-        return show(self, batch) | (failed if batch.ended and not self.paid[batch.requests[0][1]] else {})
+        batch.ended = (failed := not batch.ended and fails(batch)) or batch.ended
+        batch.failed = failed or getattr(batch, "failed", False)
+        problem = {"code": code, "message": "The server had an error", "line": line_of(batch)}
+        errors = {"status": "failed", "errors": {"data": [problem]}, "output_file_id": None, "request_counts": None}
+        return show(self, batch) | (errors if batch.failed else {})
 
     monkeypatch.setattr(OpenAI, "show", shows)
+
+
+@pytest.mark.parametrize("code", ["server_error", "rate_limit_exceeded"])
+def test_batches_that_fail_in_an_outage_use_up_no_try(start, monkeypatch, code):
+    outage = list(range(12))
+    let_fail(monkeypatch, lambda _: bool(outage and outage.pop() + 1), code=code)
     one = start(OpenAI)
     assert one.run() == 0
     assert [record["error"] for record in read_answers(one.output)] == [None] * 12
     assert one.server.uploads < len(one.server.batches)
     assert any("takes no batch of about" in text for text in one.said.lines)
+
+
+def test_a_request_that_an_error_of_load_names_has_failed(start, monkeypatch):
+    """Without it, the others are sent at once."""
+
+    def line_of(batch):
+        return next((n for n, (_, prompt) in enumerate(batch.requests, 1) if prompt == "one 5"), None)
+
+    let_fail(monkeypatch, line_of, line_of)
+    one = start(OpenAI)
+    assert one.run() == 1
+    assert {record["custom_id"] for record in read_answers(one.output) if record["error"]} == {"r5"}
+    assert len(one.server.batches) == 4
 
 
 @pytest.mark.parametrize(

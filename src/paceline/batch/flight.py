@@ -319,10 +319,10 @@ class Flight:
         seen = await self._results_of(chunk, reading)
         if reading.answers:
             self.batches.queue(chunk.kind).learn(chunk.tokens * reading.answers / len(chunk.lines), reading.tokens)
-        full, found = next((problem for problem in seen.problems if _has_no_room(seen, problem)), None), False
+        found = self._fail_lines(chunk, seen)
+        full = None if found else next((problem for problem in seen.problems if _has_no_room(seen, problem)), None)
         if full is None:
             self.batches.queue(chunk.kind).accepted()
-            found = self._fail_lines(chunk, seen)
             self._return(chunk, seen, reading, tried=not found and not self.leaving.is_set())
         await self.answers.save()
         self.seen.pop(chunk.name, None)
@@ -383,10 +383,10 @@ class Flight:
         await self._pause(refusal or "the answers are lost")
 
     def _fail_lines(self, chunk: Chunk, seen: SeenBatch) -> bool:
-        """Record the requests that have made a batch fail; whether there are any."""
+        """Record the requests that have made a batch fail, as none fills the queue; whether there are any."""
         found = False
         for problem in seen.problems:
-            if problem.line is not None and 0 < problem.line <= len(chunk.lines):
+            if problem.code != FULL and problem.line is not None and 0 < problem.line <= len(chunk.lines):
                 self.answers.record(chunk.lines[problem.line - 1], problem.code, problem.message)
                 found = True
         return found
