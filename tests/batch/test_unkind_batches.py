@@ -611,6 +611,16 @@ def test_batches_that_fail_in_an_outage_use_up_no_try(start, monkeypatch, code):
     assert any("takes no batch of about" in text for text in one.said.lines)
 
 
+def test_a_request_whose_batch_fails_alone_for_long_has_failed(start, timing, monkeypatch):
+    """Its content may be the reason; the others are answered."""
+    timing(**PATIENT | {"lost_s": 0.3})
+    let_fail(monkeypatch, lambda batch: any(prompt == "one 5" for _, prompt in batch.requests))
+    one = start(OpenAI)
+    assert one.run() == 1
+    assert [record["error"] for record in read_answers(one.output) if record["custom_id"] != "r5"] == [None] * 11
+    assert read_answers(one.output)[-1]["error"]["code"] == "server_error"
+
+
 def test_a_request_that_an_error_of_load_names_has_failed(start, monkeypatch):
     """Without it, the others are sent at once."""
 

@@ -321,6 +321,9 @@ class Flight:
             self.batches.queue(chunk.kind).learn(chunk.tokens * reading.answers / len(chunk.lines), reading.tokens)
         found = self._fail_lines(chunk, seen)
         full = None if found else next((problem for problem in seen.problems if _has_no_room(seen, problem)), None)
+        if full is not None and self._is_at_fault(chunk, full):
+            self.answers.record(chunk.lines[0], full.code, full.message)
+            found, full = True, None
         if full is None:
             self.batches.queue(chunk.kind).accepted()
             self._return(chunk, seen, reading, tried=not found and not self.leaving.is_set())
@@ -390,6 +393,12 @@ class Flight:
                 self.answers.record(chunk.lines[problem.line - 1], problem.code, problem.message)
                 found = True
         return found
+
+    def _is_at_fault(self, chunk: Chunk, problem: Problem) -> bool:
+        """Whether a request, and no outage, is taken for the reason that its batch fails: it has failed alone for so long."""
+        queue = self.batches.queue(chunk.kind)
+        lasts_s = time.monotonic() - queue.full_since_s if queue.refusals else 0.0
+        return self.last and problem.code != FULL and len(chunk.lines) == 1 and lasts_s > self.timing.lost_s
 
     def _return(self, chunk: Chunk, seen: SeenBatch, reading: ResultsRead, *, tried: bool) -> None:
         """Give back the requests without a final result, or record that they have failed, after several tries."""

@@ -40,7 +40,8 @@ class Timing:
         full_first_s: The pause when the queue was full; it doubles.
         full_most_s: The longest such pause.
         quiet_s: How long a provider may give no usable answer, before the run says so.
-        lost_s: The same, before the run stops; and how long results are asked for that are not there, or fewer than the provider counts.
+        lost_s: The same, before the run stops; how long results are asked for that are not there, or fewer than the provider counts; and how
+            long the batch of one request fails before the request has failed.
         retry_s: Between a call without a usable answer and the next one.
         cancel_s: How long cancelled batches are waited for; the providers state ten minutes.
         last_s: What the last answers of requests that are sent one by one take, beside the limits.
