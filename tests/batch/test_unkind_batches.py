@@ -484,6 +484,28 @@ def test_a_batch_that_the_queue_has_no_room_for_keeps_its_file(start):
     assert (one.server.uploads, one.server.files) == (3, {})
 
 
+def test_the_requests_of_a_kept_file_that_is_gone_are_uploaded_again(start, monkeypatch):
+    """Gemini deletes files after two days."""
+    call, used = OpenAI.call, []
+
+    def forgetting(self, method, path, query, headers, body):
+        if method == "POST" and path == "/v1/batches":
+            file = json.loads(body)["input_file_id"]
+            if used.count(file):
+                self.files.pop(file, None)
+                return 403, self.error(
+                    None, f"You do not have permission to access the File {file} or it may not exist."
+                )
+            used.append(file)
+        return call(self, method, path, query, headers, body)
+
+    monkeypatch.setattr(OpenAI, "call", forgetting)
+    one = start(OpenAI, Unkind(refusals={1: (429, False)}))
+    one.completes(batches=3)
+    assert (one.server.uploads, one.server.files) == (4, {})
+    assert any("its requests are uploaded again" in text for text in one.said.lines)
+
+
 def uploads(monkeypatch, refusals):
     """Let the uploads be refused with these statuses first."""
     call = OpenAI.call

@@ -74,11 +74,12 @@ UNTRUSTED: Final = "untrusted"
 """The code of a refusal by this machine: the certificate of the address is not trusted, and that will not change."""
 
 _MISSED: Final = re.compile(
-    r"(?=.*file).*(?:(?:cannot|can't|could not|couldn't) find|not found|do(?:es)?(?: not|n't) exist|no such|not in an active state)",
+    r"(?=.*file).*(?:(?:cannot|can't|could not|couldn't) find|not found|(?:do(?:es)?|may)(?: not|n't) exist|no such|not in an active state)",
     re.IGNORECASE,
 )
-"""What a creation's refusal says of a file that was uploaded a moment ago (openai.BadRequestError of github.com/bespokelabsai/curator/issues/116,
-2024-12; "Input file not found" of github.com/mongodb-developer/GenAI-Showcase/issues/175, 2025-12)."""
+"""What a creation's refusal says of a file that was uploaded a moment ago, or that Gemini has deleted after two days (openai.BadRequestError of
+github.com/bespokelabsai/curator/issues/116, 2024-12; "Input file not found" of github.com/mongodb-developer/GenAI-Showcase/issues/175, 2025-12;
+"File ... may not exist" of github.com/google-gemini/deprecated-generative-ai-python/issues/692, 2025-02)."""
 
 _BROKEN: Final = (aiohttp.ClientError, HttpProcessingError, OSError)
 _ID: Final = rb'"%s"\s*:\s*("(?:[^"\\]|\\.){1,2000}")'

@@ -125,6 +125,11 @@ class Flight:
                 self.batches.note_created(chunk, await self._made(chunk, check))
         except UploadError as error:
             return await self._refused(chunk, error)
+        except UnreadyError as error:
+            self._say(f"the file of a batch cannot be used any more ({error}): its requests are uploaded again")
+            self.batches.drop(chunk, "refused")
+            self.returned = True
+            return await self.ends[chunk.kind.provider].delete(chunk)
         except RefusedError as error:
             there = await self._is_there(chunk) if _stands(error) else None
             if there is False:
@@ -145,9 +150,13 @@ class Flight:
         return None
 
     async def _made(self, chunk: Chunk, check: Callable[[], None]) -> str:
-        """Upload the requests of a batch and create it, as often as its file is the reason that there is none; return its id."""
+        """Upload the requests of a batch and create it, as often as its file is the reason that there is none; return its id.
+
+        Raises:
+            UnreadyError: The file was kept, and the requests are not here any more.
+        """
         ends, outage = self.ends[chunk.kind.provider], Outage(self.answers.view, self.timing)
-        wait_s = self.timing.retry_s
+        wait_s, is_kept = self.timing.retry_s, bool(chunk.file)
         while True:
             try:
                 with uploading():
@@ -156,6 +165,8 @@ class Flight:
                     chunk.content = []  # it is large
                 return await ends.create(chunk)
             except UnreadyError as error:
+                if is_kept:
+                    raise
                 try:
                     words = "no batch can be created yet", "no batch can be created"
                     outage.note(error, chunk.kind, *words, now=not chunk.file)
