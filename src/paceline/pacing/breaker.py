@@ -180,6 +180,8 @@ class Health:
             reason,
             f"the next request waits up to {pause_s:g} s" if paused else "its pools continue with their other hosts",
         )
+        # WEAK: an answer of the host that comes between the lock and this line finds no pause to lift. The pools then
+        # pause to the end, and go on by a probe.
         for one, until_ns in paused.items():
             one.pause(until_ns)
         return True

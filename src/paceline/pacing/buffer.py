@@ -94,6 +94,7 @@ class Buffer:
         with self._lock:
             owners = [*self._taken.items(), *self._waiting.items()]
             lost = [place for place, owner in owners if getattr(owner, "loop", None) is loop]
+        # Not under the lock, because ``_leave`` wakes the owners of the next places.
         for place in lost:
             self._leave(place)
 

@@ -177,6 +177,7 @@ class ChainedScheduler(Scheduler):
                 paused |= self.account is not None  # since it waited
             else:  # the account may have been refused since
                 paused |= first.scheduler.pool.progress.allowance.began_ns > first.reservation.granted_ns
+                # It is sent now. What its answer shows of the account is compared with this instant.
                 first.reservation.granted_ns = granted.granted_ns
             if granted.open and not paused:
                 return granted
@@ -307,6 +308,7 @@ class ChainedScheduler(Scheduler):
                     passed.scheduler.cancel(passed.reservation)
         try:
             super().refuse(reservation, refusal, pause_s, stop_s, why)
+        # As in ``Scheduler.cancel``: a listener of events may end the program in it.
         finally:
             of_pool = refusal.scope is RefusalScope.POOL
             for passed in reservation.passed:
@@ -333,6 +335,7 @@ class ChainedScheduler(Scheduler):
     def expected_s(self, waiter: Waiter) -> float:
         """See :meth:`Scheduler.expected_s`. The wait for a slot of the provider is unknown, and left out."""
         further = [scheduler.expected_s(_further(waiter)) for scheduler in self.beside]
+        # The longest, not the sum: every pool refills while the request waits at another one.
         return max([super().expected_s(waiter), *(wait_s for wait_s in further if wait_s < math.inf)])
 
     def after_fork(self) -> None:
@@ -344,6 +347,7 @@ class ChainedScheduler(Scheduler):
 def _before(reservation: Reservation) -> Reservation:
     """What an attempt holds of an account that it did not pass: it was sent before, or for its own pool."""
     before = Reservation({}, [], [], reservation.granted_ns, reservation.granted_ns)
+    # Closed, because the account has charged nothing that a refusal could keep or correct.
     before.open = False
     return before
 

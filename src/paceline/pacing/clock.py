@@ -97,6 +97,7 @@ class Alarm:
 
     def set(self, at_ns: int) -> None:
         """Make the call at ``at_ns``, unless it will be made earlier."""
+        # A later instant needs no timer: the call at the earlier one sets the next.
         if at_ns < self._at_ns:
             if self._timer is not None:
                 self._timer.cancel()
@@ -213,6 +214,7 @@ class SystemClock:
         if len(heap) >= self._tidy_at:
             heap[:] = [timer for timer in heap if timer.callback is not None]
             heapq.heapify(heap)
+            # Twice as many as are left: so a sweep costs no timer more than a constant, however many there are.
             self._tidy_at = 2 * len(heap) + CANCELLED_MAX
         heapq.heappush(heap, timer)
 

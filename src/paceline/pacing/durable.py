@@ -377,6 +377,7 @@ class WatchedFile(Appender):
     def _new(self, names: Iterable[str], mode: int) -> tuple[int, str]:
         """A new file, and its name."""
         for name in names:
+            # The program that has deleted the file may have deleted its folder, too.
             os.makedirs(os.path.dirname(name) or ".", exist_ok=True)
             with suppress(FileExistsError):
                 fd = open_binary(name, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL, mode)
@@ -412,6 +413,7 @@ class WriteTurn:
         self._depth += 1
 
     def _lock(self) -> None:
+        # Tried again and again, because a lock of the system waits without a bound.
         end_s, wait_s = time.monotonic() + SHARED_MOST_S, 0.0001
         while True:
             try:
@@ -429,7 +431,7 @@ class WriteTurn:
     def __exit__(self, *_: object) -> None:
         self._depth -= 1
         if not self._depth:
-            with suppress(OSError):
+            with suppress(OSError):  # no locks on this file system
                 unlock(self._fd, _FAR)
         self._threads.release()
 
@@ -497,6 +499,7 @@ def replacing(path: str, *, like: str = "") -> Iterator[BinaryIO]:
     try:
         with file:
             yield file
+            # Before the rename, because Windows renames no open file.
             close(file)
         replace(name, path)
     except BaseException:

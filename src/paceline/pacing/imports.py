@@ -33,6 +33,7 @@ class ImportWatch(MetaPathFinder):
 
         Packages look for specs of others that are not installed, or that they do not import: that alone calls nothing.
         """
+        # WEAK: a module that another finder has (of an editable install, for example) is imported without the action.
         spec = PathFinder.find_spec(fullname, path) if fullname in self._actions else None
         if spec is None or spec.loader is None:
             return None

@@ -31,6 +31,7 @@ class Inbox(Generic[T]):
 
     def put(self, item: T) -> None:
         """Add ``item``, and wake the reader."""
+        # In this order, because a reader that is woken must find the item.
         self.items.put(item)
         with suppress(RuntimeError):  # it was released for an earlier item
             self._quiet.release()
@@ -43,5 +44,6 @@ class Inbox(Generic[T]):
         """
         with suppress(queue.Empty):
             return self.items.get_nowait()
+        # Not below 0: of a lock -1 is a wait without end, and any other such time is an error.
         self._quiet.acquire(timeout=-1 if timeout_s is None else max(timeout_s, 0.0))
         return self.items.get_nowait()

@@ -64,6 +64,7 @@ def lack_of(error: BaseException | None) -> Lack | None:
                 return Lack.MEMORY
             case RuntimeError() if "can't start new thread" in str(error):
                 return Lack.THREADS
+            # Before OSError, their base: the numbers of a resolver are others than the system's.
             case socket.gaierror(errno=socket.EAI_MEMORY):
                 return Lack.MEMORY
             case socket.gaierror():  # of a resolver without a file: no such host

@@ -186,6 +186,7 @@ class Lines:
 
     def _set_timer(self, kind: _Kind) -> None:
         """Sum up in a minute of the system's clock: a line for people must not be an instant of a simulated one."""
+        # Weakly, because the timer would keep the pool of a limiter that is gone for a minute more.
         weakly = weakref.WeakMethod(self._sum)
 
         def end() -> None:

@@ -66,6 +66,7 @@ class TaskOwner:
         """See :meth:`Owner.wake`."""
         import asyncio
 
+        # A future may be set only in the thread of its loop. Elsewhere the loop has to do it.
         if asyncio._get_running_loop() is self.loop:  # noqa: SLF001  (get_running_loop raises off a loop)
             _set_all([self.future])
         else:
@@ -83,6 +84,7 @@ def wake_all(owners: Iterable[Owner]) -> list[asyncio.AbstractEventLoop]:
     closed = []
     for loop, futures in others.items():
         try:
+            # One call for all of its futures, because each call writes to the socket that wakes the loop.
             loop.call_soon_threadsafe(_set_all, futures)
         except RuntimeError:
             closed.append(loop)
@@ -92,7 +94,7 @@ def wake_all(owners: Iterable[Owner]) -> list[asyncio.AbstractEventLoop]:
 def _set_all(futures: list[asyncio.Future[None]]) -> None:
     """Wake the tasks of one loop; called in its thread."""
     for future in futures:
-        if not future.done():
+        if not future.done():  # else its task was cancelled
             future.set_result(None)
 
 

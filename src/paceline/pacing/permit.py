@@ -449,6 +449,7 @@ class Permit:
                 return
             if refusal.scope is not RefusalScope.MODE:  # as in an attached client
                 self._learn(headers, refusal=refusal)
+        # A wait that the provider states stays in the refusal, which is told in events. The pause is the caller's.
         if refusal.retry_after_s is None:
             refusal = replace(refusal, retry_after_s=retry_after_s)
         if not 0 <= (retry_after_s or 0.0) <= PAUSE_MAX_S:
@@ -500,9 +501,11 @@ class Permit:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         if isinstance(error, Exception):
             self._failed(error, reported=False)
+        # Cancelled or interrupted: the provider may have counted the request, and nothing shows whether it answers.
         elif error is not None:
             self.close()
         elif self.reservation.open:
+            # Before the warning, which a program may have made an error.
             self._settle(None)
             if any(map(self.reservation.cost.get, _REPORTED)):
                 warn(
@@ -561,6 +564,7 @@ def refuse(permit: Permit, refusal: Refusal, decision: Again | GiveUp) -> None:
     of_pool = refusal.scope is RefusalScope.POOL
     first = permit._close_once(None if of_pool else dict.fromkeys(permit.cost, 0.0) | {REQUESTS: 1.0})
     stop_s, why = (decision.stop_s, decision.reason) if isinstance(decision, GiveUp) else (0.0, "")
+    # Also if the permit is closed: its charge is final, and the pool has to pause as the provider asks.
     permit._scheduler.refuse(permit.reservation, refusal, decision.pause_s, stop_s, why)
     if first:
         permit._notify("refused", None, refusal)

@@ -116,6 +116,8 @@ class Pools:
             for one in (*schedulers, *accounts):
                 if one is not None and one.read(_in_use, one.pool, unserved):
                     return False
+            # WEAK: a request that has looked up its scheduler, and has not joined its queue yet, goes by the forgotten
+            # pool. That one and the next grant as if each were alone.
             for scheduler in schedulers:
                 name = scheduler.pool.name
                 if self._made.pop(name, None) is not None:
@@ -261,6 +263,7 @@ class Pools:
                 account = resolved.pool.partition("/")[0]
                 if resolved.is_model:
                     scheduler.by_hand.hear_plan = partial(self._hear_plan, account)
+                # A new tuple, because readers take no lock.
                 self._of_account[account] = (*self.of_account(account), scheduler)
             # Beyond that many names, each call looks up its pool again: names come from callers, and memory is bounded.
             if len(self.named) < 10 * POOLS_MAX:

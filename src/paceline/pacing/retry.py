@@ -230,6 +230,7 @@ def _unfair(failures: Failures, row: Row) -> str:
     refused, others = failures.of_pool, row.admitted - failures.admitted
     share = min(row.refused / (row.refused + row.admitted), FAIR_SHARE)
     enough = others >= FAIR_ADMITTED * refused or failures.alone.chance < FAIR_CHANCE
+    # So many that ``share ** refused`` is at most ``FAIR_CHANCE``.
     if refused < max(FAIR_REFUSED, log(FAIR_CHANCE) / log(share)) or not enough:
         return ""
     return f"{_made(refused)}, while {others:,} others of the pool were admitted"
@@ -260,6 +261,7 @@ class RetryBudget:
 
     EACH = 3.0
     PER_S = 1.0
+    # A bound, because all retries that were saved go at once when servers become full.
     MOST = 100.0
     RECENT_S = 5.0
     """The time to earn a retry is estimated from the successes of about so many seconds, and again after as long:
@@ -290,6 +292,7 @@ class RetryBudget:
         self._earn(now_ns, admitted)
         if due <= self._earned:
             return 0.0
+        # ``_recent`` fades by 1/e in ``RECENT_S``: at a steady rate it is this rate times ``RECENT_S``.
         rate = self.PER_S + self.EACH * self._recent / self.RECENT_S
         # A millisecond or more: 0 would say that it is earned.
         return min(max((due - self._earned) / rate, 0.001), self.RECENT_S)

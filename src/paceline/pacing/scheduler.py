@@ -224,6 +224,7 @@ class Scheduler:
         """
         if isinstance(outcome, Reservation):
             late_ns = self.now_ns() - outcome.granted_ns
+            # Before ``continued``: the level is lowered by all that is sent now, this one included.
             if late_ns > self.section.lateness.bound_ns:
                 self.section.change(self.section.lateness.sent, outcome, late_ns)
             self.section.lateness.continued(outcome)

@@ -61,6 +61,7 @@ class Exchanges:
     def look(self, capacity: Capacity, now_ns: int) -> int:
         """See whether the next one is due; return when to look again, if nothing makes one before."""
         capacity.exchange_due = False
+        # A thread that has ended was told in vain: the worker is told again, and starts another one.
         if self.due is Due.TOLD and self._running():
             return FAR_NS
         if (at_ns := capacity.exchange_ns) > now_ns:
@@ -108,6 +109,7 @@ class Section:
         Raises:
             RuntimeError: This thread is in the section.
         """
+        # Before the lock, because this may log, and handlers are code of others.
         if self.kin is not None and self.kin.forked:
             self._hint_at_store(self.kin)
         with self._lock:
@@ -259,6 +261,8 @@ class Section:
     def _arm(self, now_ns: int) -> None:
         """Set the timer for the next grant and for the next exchange."""
         thread = threading.get_ident()
+        # A finalizer may change the pool while this thread sets the timer, and comes here, too. The outer call goes on
+        # then, and ``enter`` still has to refuse signal handlers.
         is_inner = thread in self._arming
         try:
             self._arming.add(thread)
@@ -292,6 +296,7 @@ class Section:
         The calls come last: a listener of events may raise ``SystemExit``.
         """
         done: list[Waiter] = []
+        # Read without the lock, because the thread that adds to them comes here afterwards.
         if self._decided:
             # Under the lock: another thread may be in the step that has granted, and no owner continues before its end.
             with self._lock:

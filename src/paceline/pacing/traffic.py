@@ -74,6 +74,7 @@ class TrafficLog:
         values |= {"start": round(entry.start, 3), "seconds": round(entry.seconds, 3)}
         values |= {name: round(values[name]) for name in ("input_tokens", "output_tokens")}
         try:
+            # Asked each time, because other processes write to the file, too.
             if self._file.size() <= BYTES_MAX:
                 self._file.append(json.dumps(values).encode() + b"\n")
                 return

@@ -108,6 +108,7 @@ class Tries:
     def place(self, waiter: Waiter) -> None:
         """Give the waiter of a further attempt its place and its deadline."""
         waiter.returned &= not self.behind
+        # The time runs from the first attempt, so the wait for that one is not part of it.
         if self.made:
             waiter.wait_until(self._until_ns)
 
