@@ -64,6 +64,19 @@ class TestTheTimer:
         until(lambda: sorted(fired) == [0, 1, 2])
         assert not clock._pending
 
+    def test_a_timer_is_pending_until_its_call_is_made(self, clock, monkeypatch):
+        """The exception comes when the timer has just been taken from those that are pending."""
+        fired, cancel = [], clock_module._Timer.cancel
+
+        def broken(timer):
+            monkeypatch.setattr(clock_module._Timer, "cancel", cancel)
+            cancel(timer)
+            raise MemoryError
+
+        monkeypatch.setattr(clock_module._Timer, "cancel", broken)
+        clock.call_at(clock.now_ns(), lambda: fired.append("timer"))
+        until(lambda: fired == ["timer"])
+
     def test_starts_again_when_it_has_ended(self, clock, monkeypatch):
         fired = []
         with monkeypatch.context() as patch:

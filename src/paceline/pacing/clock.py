@@ -201,13 +201,15 @@ class SystemClock:
                     continue
             timer = heapq.heappop(heap)
             callback = timer.callback
-            timer.cancel()
-            if callback is not None:
-                try:
+            try:
+                if callback is not None:
                     callback()
-                except BaseException:  # also SystemExit of an events listener: the thread serves all limiters
-                    log.exception("a timer failed; the other timers continue")
-                del timer, callback  # they would keep their owner alive until the next timer
+            except BaseException:  # also SystemExit of an events listener: the thread serves all limiters
+                log.exception("a timer failed; the other timers continue")
+            finally:
+                # Pending until here: an exception before the call must not lose it, and a second call does no harm.
+                timer.cancel()
+            del timer, callback  # they would keep their owner alive until the next timer
 
     def _push(self, timer: _Timer) -> None:
         heap = self._heap
