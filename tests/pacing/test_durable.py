@@ -171,6 +171,27 @@ def test_an_append_waits_for_another_process_for_a_bounded_time(tmp_path, monkey
     assert path.read_bytes() == LINE
 
 
+@posix
+def test_an_interrupted_wait_keeps_no_other_thread_from_its_append(tmp_path, monkeypatch):
+    import fcntl
+
+    def interrupted(seconds):
+        raise KeyboardInterrupt
+
+    path = tmp_path / "lines"
+    file = Appender(str(path), shared=True)
+    with path.open("ab") as other, monkeypatch.context() as patch:
+        patch.setattr(durable.time, "sleep", interrupted)
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(KeyboardInterrupt):
+            file.append(LINE)
+    monkeypatch.setattr(durable, "SHARED_MOST_S", 0.1)
+    with ThreadPool(1) as pool:
+        pool.apply(file.append, [LINE])
+    file.close()
+    assert path.read_bytes() == LINE
+
+
 def test_an_append_within_an_append_is_written(tmp_path, monkeypatch):
     """A finalizer ends a request, and logs it, at any place of a program: within an append, too."""
     path, write = tmp_path / "lines", os.write

@@ -407,7 +407,7 @@ class WriteTurn:
         try:
             if not self._depth:
                 self._lock()
-        except OSError:
+        except BaseException:  # also an interrupt while it waits: the other threads would wait in vain from then on
             self._threads.release()
             raise
         self._depth += 1
