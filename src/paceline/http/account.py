@@ -84,6 +84,7 @@ def payer_of(
     token = sent[0]
     login = is_login(name, token, header)
     if not login and PASSING.match(token):
+        # Without the token, which changes. A header that names who pays still counts.
         sent = []
     if not (credential := _credential(name, sent, header)):
         return None

@@ -38,7 +38,7 @@ async def held_parts(beginning: Beginning, read: Callable[[], Awaitable[bytes]])
             async with asyncio.timeout_at(due_s) as bound:
                 part = await read()
         except TimeoutError:
-            if not bound.expired():
+            if not bound.expired():  # a time-out of the reader's own
                 raise
             return
         if not part:
@@ -214,6 +214,7 @@ class _Thread:
                 sock.shutdown(socket.SHUT_RDWR)
                 if sys.platform == "win32":
                     socket.close(sock.detach())
+            # For a bounded time: if nothing wakes the reader, the caller goes on, and the source is closed when the read ends.
             await self.wait(verdict.HELD_S)
         return self.done
 

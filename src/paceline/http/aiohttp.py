@@ -125,6 +125,7 @@ class _Aiohttp:
         response.paceline = record
 
     async def close(self, response: Any) -> None:
+        # The connection can have another request if the body was read to its end, and is closed otherwise.
         response.release()
 
     def respond(self, status: int, headers: Mapping[str, str], body: bytes) -> Any:

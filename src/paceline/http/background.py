@@ -21,6 +21,8 @@ def remember(pacer: Pacer, job: str, settle: Settle) -> None:
     """Settle a request with ``settle`` once its answer ``job`` is whole."""
     jobs = pacer.jobs
     if len(jobs) >= JOBS_MAX:
+        # WEAK: without a lock. If two threads are at the bound at once, both may take the same one, and one of them gets a
+        # KeyError.
         jobs.pop(next(iter(jobs)))(None)
     jobs[job] = settle
 

@@ -128,6 +128,7 @@ def own_refusal(http: Binding, error: PacelineError, record: Exchanged | None = 
     headers = {"x-should-retry": "false", "x-paceline": word, "content-type": "application/json"}
     retry_after_s = getattr(error, "retry_after_s", None)
     if retry_after_s is not None and math.isfinite(retry_after_s):
+        # Rounded up, because the header has whole seconds, and a client that comes too early is refused again.
         headers["retry-after"] = str(math.ceil(retry_after_s))
     kind = "rate_limit_error" if status == 429 else "service_unavailable_error"
     told = error.told if isinstance(error, PoolStoppedError) else error

@@ -103,6 +103,8 @@ class _Botocore:
 
     async def send(self, permit: Permit | None = None) -> Any:
         made = getattr(self._request, _MADE, None)
+        # WEAK: on Linux this clock stands still while the machine is suspended, and a signature ages: such a request may be
+        # sent with one that has expired.
         if permit is not None and made is not None and time.monotonic() - made[0] > SIGNED_S:
             self._request = await _signed(made[1])
         response, self.error = await awaited(self._send(self._request, self._operation, self._context))

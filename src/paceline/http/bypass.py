@@ -98,6 +98,7 @@ def announced(seam: Seam, original: Any) -> Any:
 def _announce(seam: Seam, where: str) -> None:
     host = _HOST.search(where)
     provider = provider_for_host(host[0]) if host else None
+    # In a block with a permit the caller has said what it costs, and in an attempt the request is paced already.
     if host is None or provider is None or holds_permit() or sending.get() is not None:
         return
     if seam.way in (GRPC, WEBSOCKET):

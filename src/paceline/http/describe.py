@@ -191,7 +191,7 @@ def body_of(content: bytes) -> dict[str, Any]:
         for name, value in _texts_in(content):
             form.setdefault(name, value)
         number = form.get("n", "")
-        # ``isdigit`` alone is true of "²", which ``int`` refuses.
+        # ``isdigit`` alone is true of "²", which ``int`` refuses, as it refuses thousands of digits.
         images = int(number) if number.isascii() and number.isdigit() and len(number) < 4 else None
         return form | {"stream": form.get("stream") == "true", "n": images, AUDIO_SECONDS: _seconds_in(content)}
     body = decode(content)
@@ -251,6 +251,7 @@ def metered(
         call = replace(call, provider=provider.name)
     if scheduler is None:
         scheduler = pacer.pools.of_model(provider.name, call.model)
+    # Of the provider, not of the account: who pays changes no count of tokens.
     calibration = pacer.calibrations.of(pacer.pools.base(call.provider), call.model, call.endpoint)
     cache, prompt = scheduler.prompt_cache, None
     if cache is not None and body is not None and call.max_output_tokens != 0:  # an embedding reads no cache

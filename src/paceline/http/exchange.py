@@ -119,6 +119,7 @@ class Exchange:
                 # Only what was sent is billed, and no answer without a result, for which urllib3 may raise.
                 if self.waits or is_of_answer(error) or fault_of(error) in (Fault.UNSENT, Fault.UNREACHED):
                     self.charge.cancel()
+                # After ``cancel`` nothing is open.
                 self.charge.end()
             raise
         if self.charge is not None and not self.charge.settles:  # no answer with a result
@@ -176,6 +177,7 @@ class Exchange:
 
     async def _hold(self) -> None:
         """Hold the cost of the request in the allowances of its lane."""
+        # One that has given everything back is there already, and makes its steps again.
         if self.charge is None:
             asked = [Asked(way.metered.call, way.metered.expected) for way in self.ways()]
             self.charge = self.pacer.allowances.charge(self.pacer.lanes.of(), asked, self._timeout_s)

@@ -138,6 +138,7 @@ def instrument(limiter: BaseLimiter, *, provider: str | None = None) -> Instrume
     }
     if "xai_sdk" in sys.modules:  # its clients may have made their channels
         announce_kind("xai", "api.x.ai", GRPC)
+    # The last callback runs first: nothing that is imported during the undoing is paced any more.
     done.callback(ImportWatch(actions).stop)
     return done
 

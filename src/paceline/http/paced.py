@@ -81,6 +81,7 @@ async def exchange(
         fallback: The provider of unknown hosts; by default the one of the limiter, if its quotas are given.
     """
     target = http.target
+    # Before the method is looked at, because most requests for such an answer are GETs.
     if pacer.jobs and (reader := poll_of(pacer, http.method, target[1])) is not None:
         return await _watched(http, reader)
     if http.method != "POST":

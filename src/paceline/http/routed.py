@@ -79,6 +79,7 @@ class RoutedExchange(Exchange):
         )
         self.http, self.metered = self._ways[self.member]
         self.record.pool = self.metered.scheduler.pool.name
+        # Not the wait of the permit alone: those at members that it has left count, too.
         self.record.waited_s += (permit.reservation.granted_ns - began_ns) / NS
         return permit
 

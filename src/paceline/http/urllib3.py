@@ -155,6 +155,7 @@ class _Urllib3:
                 body.seek(at)
             body = read
         elif not isinstance(body, str | bytes | bytearray | memoryview) and isinstance(body, Iterable):
+            # An iterator gives its parts once, and a further attempt sends them again.
             self._body = body = b"".join(part.encode() if isinstance(part, str) else part for part in body)
         return body.encode() if isinstance(body, str) else bytes(body)
 
@@ -198,6 +199,7 @@ class _Urllib3:
 
     async def close(self, response: Any) -> None:
         if _preloaded(response) is None:
+            # Both: the first closes the connection, and the second gives its place in the pool back, for which others may wait.
             response.close()
             response.release_conn()
 
@@ -256,6 +258,7 @@ def _without_429(retries: Any) -> Any:
     """A policy of urllib3 that returns answers with status 429."""
     if not hasattr(retries, "status_forcelist"):  # None, a number or False: POSTs are not repeated because of a status
         return retries
+    # A copy, because the other requests of the program have the same policy.
     policy = copy(retries)
     policy.status_forcelist = set(policy.status_forcelist or ()) - {_TOO_MANY}
     policy.RETRY_AFTER_STATUS_CODES = frozenset(policy.RETRY_AFTER_STATUS_CODES) - {_TOO_MANY}
