@@ -41,6 +41,7 @@ class AccessLog:
     def write(self, line: Mapping[str, Any]) -> None:
         """Add a line; nothing if that fails: a full disk ends no request."""
         with suppress(OSError), self._turn:
+            # WEAK: a disk that is nearly full may take a part of the line, to which the next one is added.
             os.write(self._fd, json.dumps(line).encode() + b"\n")
 
     def close(self) -> None:

@@ -39,6 +39,7 @@ class Admission:
             RequestError: It is not admitted.
         """
         self._keys.look()
+        # Never back to no keys: a file of keys that is gone for a moment must not open the gateway to everyone.
         self.needs_key = self.needs_key or len(self._keys) > 0
         if not self.needs_key:
             self._refuse_browsers(headers)

@@ -118,5 +118,6 @@ def _failed(reply: ClientReply, body: bytes, *, stream: bool) -> bool:
     if splitter is None:
         return False
     if len(body) > _END and isinstance(splitter, ServerSent | JsonLines):
+        # From a whole line on: the first one is cut.
         body = body[-_END:].partition(b"\n")[2]
     return any(not isinstance(event, StreamEventKind) for event in splitter.feed(body + b"\n\n"))

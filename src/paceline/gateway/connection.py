@@ -69,6 +69,7 @@ class Server:
         while self.idle and self.idle[0].idle_s < oldest_s:
             self.idle.popleft().transport.abort()
         while self.idle:
+            # The youngest first: so those that are not needed age, and are closed.
             connection = self.idle.pop()
             if not connection.transport.is_closing():
                 return connection
@@ -203,6 +204,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         if not reusable or self.transport.is_closing() or len(self._server.idle) >= IDLE_MAX:
             self.transport.abort()
         else:
+            # The reader of this answer takes its rest later, or never, and the next answer must be read.
             if answer.paused:
                 self.transport.resume_reading()
             self.idle_s = self.loop.time()

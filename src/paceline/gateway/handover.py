@@ -269,6 +269,7 @@ class Successor:
                 self._channel.close()
                 raise
             finally:
+                # A child that is started later must inherit neither, because it would keep the port.
                 theirs.close()
                 listener.set_inheritable(False)
 
@@ -312,6 +313,7 @@ class Succession:
                 self._serving = successor
                 log.warning("process %d serves in the place of this one, which ends", successor.process.pid)
                 notify(f"MAINPID={successor.process.pid}")
+                # The lock stays taken: no second process is to start beside the one that serves.
                 os.kill(os.getpid(), signal.SIGTERM)
                 return
             log.error(NOT_REPLACED)

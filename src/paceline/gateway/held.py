@@ -73,6 +73,7 @@ class HeldRequests:
         if sum(map(len, request.parts)) > LARGE:
             identify = cache(identify)
             await asyncio.to_thread(identify)
+        # From here to ``begin`` nothing is awaited: of two requests that come at once with one key, both would begin.
         headers, owner, now_s = request.head.headers, request.owner, time.monotonic()
         named: Identity | None = None
         if request.key is not None and request.head.first.get(IDEMPOTENCY):
@@ -107,6 +108,7 @@ class HeldRequests:
         """Read the answer to a request whose client has left, and may come back for it."""
         assert held.task is not None
         try:
+            # Shielded, because a client that comes back ends this reader, and takes the task.
             reply: ClientReply = await asyncio.shield(held.task)
         except Exception:  # noqa: BLE001  (for the client that comes back)
             return

@@ -173,6 +173,7 @@ class Bodies:
                         return None
                 if max(length, size) > BODY_MAX:
                     raise RequestError(413, "too_large", f"the body is larger than {BODY_MAX // 2**20} MB")
+                # Before each part, and not once, because other bodies come at the same time.
                 if not self._shares.fits(owner, max(length - size, 0), BODIES_MAX):
                     whose = "this key's requests" if owner else "all requests"
                     raise RequestError(503, "memory", f"the bodies of {whose} are too large: send this one later")
@@ -250,7 +251,7 @@ def number(
     try:
         number = float(text)
     except ValueError:
-        number = math.nan
+        number = math.nan  # which is within no bounds
     if number != also and not least <= number <= most:
         shown = name.decode()
         raise RequestError(400, "option", f"{shown} is {text[:60]!r}: it must be a number from {least:g} to {most:g}")

@@ -224,6 +224,7 @@ class KeyFile:
 
     def find(self, key: str) -> ClientKey | None:
         """What ``key`` may do; ``None`` for an unknown one."""
+        # By its hash, because the time of such a look-up tells nothing of a key.
         hashed = digest(key)
         found = self._by_digest.get(hashed)
         return found if found is not None and found.secret.admits(hashed) else None
@@ -324,6 +325,7 @@ class KeyFile:
         """Read the file, and keep other processes from writing it meanwhile."""
         with explaining(f"{self.file}: the keys cannot be written", kind=KeyFileError):
             self.file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            # Not the file itself: it is replaced, and a lock would be on the old one.
             if sys.platform == "win32":  # which opens no folder
                 fd = open_binary(f"{self.file}.lock", os.O_RDWR | os.O_CREAT)
             else:
@@ -350,6 +352,7 @@ class KeyFile:
     def _take(self, keys: list[ClientKey]) -> None:
         self._all = keys
         self._by_digest = {one.secret.former: one for one in keys if one.secret.former}
+        # Last, because a present secret goes before a former one.
         self._by_digest |= {one.secret.digest: one for one in keys}
         self.identities = frozenset(one.identity for one in keys)
         self.user_headers = frozenset(one.users.lower().encode("ascii") for one in keys if one.users)

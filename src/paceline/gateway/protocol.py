@@ -191,6 +191,7 @@ class HttpProtocol(HttpToolsProtocol):
         if self._late is not None:
             self._late.cancel()
             self._late = None
+        # A part of the body may have come with the head, so the head is measured, if both together are too large.
         large = self._unread > HEAD_MAX and len(self.url) + sum(map(len, chain(*self.headers))) > HEAD_MAX
         self._unread = 0
         if large or len(self.headers) > HEADERS_MAX:

@@ -192,6 +192,7 @@ class BodyReader:
         except TimeoutError:
             await self.close()
             raise RequestError(413, "too_large", "the body has too many values to be read in time: send less") from None
+        # EOFError is also what asyncio raises if the process ends within its answer.
         except (OSError, EOFError):
             await self.close()
             raise RequestError(503, "unread", "the body could not be read: send it again") from None

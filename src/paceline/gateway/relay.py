@@ -373,6 +373,7 @@ class Relayed:
         if reply.is_good:
             takes[root] = True
             reply.hide_usage()
+        # A server that has taken the field before refuses something else.
         elif reply.status in REFUSES and not takes.get(root):
             reply.close()
             reply = await self._send(self.headers, self.body)

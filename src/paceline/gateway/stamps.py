@@ -24,6 +24,7 @@ def stamp(file: Path) -> Stamp | None:
         about = file.stat()
     except OSError:
         return None
+    # WEAK: a change in the same step of the file system's clock, with the same size and in place, is not seen.
     return about.st_mtime_ns, about.st_size, about.st_ino
 
 
