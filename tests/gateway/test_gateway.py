@@ -478,6 +478,26 @@ def test_several_processes_tell_their_status_as_one(serve, emulator, client, tmp
     other.close()
 
 
+def test_a_process_that_cannot_answer_once_answers_again(tmp_path):
+    limiter, troubles = Limiter({"jobs": "5 requests/min"}), [RuntimeError("a fault")]
+
+    def place(words):
+        if troubles:
+            raise troubles.pop()
+        return {"state": words}
+
+    sibling = Siblings(limiter, {"place": place}, tmp_path)
+    port, secret = json.loads(next(tmp_path.glob("*.json")).read_text())
+    told = []
+    for _ in range(2):
+        with socket.create_connection(("127.0.0.1", port), 10) as asked:
+            asked.sendall(f"{secret} place waiting\n".encode())
+            told.append(asked.recv(100))
+    assert told == [b"", b'{"state": "waiting"}']
+    sibling.close()
+    limiter.close()
+
+
 def status_of(**pool):
     return {"pools": {"jobs": Limiter({"jobs": "5 requests/min"}).status()["pools"]["jobs"] | pool}}
 

@@ -13,9 +13,11 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from paceline.pacing.clock import go_on
 from paceline.telemetry.history import Reporting
 from paceline.telemetry.merged import merged
 
@@ -40,7 +42,9 @@ class Siblings:
         self._own: Path | None = None
         if folder is not None:
             listener, secret = socket.create_server(("127.0.0.1", 0)), secrets.token_hex()
-            threading.Thread(target=self._answer_all, args=(listener, secret), name="siblings", daemon=True).start()
+            serve = partial(self._answer_all, listener, secret)
+            told = serve, "the thread that answers other processes was disturbed; it continues"
+            threading.Thread(target=go_on, args=told, name="siblings", daemon=True).start()
             self._own = folder / f"{os.getpid()}.json"
             self._own.write_text(json.dumps([listener.getsockname()[1], secret]), encoding="ascii")
 
