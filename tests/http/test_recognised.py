@@ -3,6 +3,7 @@
 import json
 import logging
 
+import aiohttp
 import chats
 import httpx
 import httpx2
@@ -65,6 +66,20 @@ def test_they_are_paced_once_an_llm_has_answered(log, server, path, body):
     assert pools(limiter) == {"127.0.0.1/m": 2}
     [once] = [line for line in said(log) if "is not paced" in line]
     assert once.startswith("POST 127.0.0.1/")
+
+
+@pytest.mark.parametrize(
+    "kind", [str, str.encode, lambda text: bytearray(text.encode())], ids=["text", "bytes", "bytearray"]
+)
+async def test_a_body_that_aiohttp_gets_in_memory_is_looked_at(server, kind):
+    limiter, body = paceline.Limiter(LIMIT), kind(json.dumps(CHAT))
+    with paceline.instrument(limiter):
+        async with aiohttp.ClientSession(headers=JSON) as session:
+            for _ in range(2):
+                async with session.post(server.base_url + PATH, data=body) as answer:
+                    assert await answer.json() == ANSWER
+    assert pools(limiter) == {"127.0.0.1/m": 1}
+    assert server.asked == [CHAT, CHAT]
 
 
 FORMS = {

@@ -86,7 +86,7 @@ class _Aiohttp:
 
     @property
     def in_memory(self) -> bool:
-        return self._options.get("json") is not None or isinstance(self._options.get("data"), bytes)
+        return self._options.get("json") is not None or isinstance(self._options.get("data"), str | bytes | bytearray)
 
     async def content(self) -> bytes:
         options, payloads = self._options, import_module("aiohttp.payload")
