@@ -66,6 +66,8 @@ class Certificate:
         self._watched.look(partial(self._use, context))
 
     def _use(self, context: ssl.SSLContext) -> None:
+        # In another context first, because a chain without its key would leave this one half changed.
+        # WEAK: files that change between these two lines do so.
         self.check()
         self._load(context)
         if self._used:

@@ -300,6 +300,7 @@ class Dispatch:
         except asyncio.CancelledError:
             if not (self._life.state.closed and held.exchange.waits):
                 raise
+            # Cancelled by ``hand_back``, and not because its client has left: the task goes on, and answers.
             task.uncancel()
             reply = _of_its_own(stopping(), connection)
         except RequestError as refusal:
@@ -323,6 +324,7 @@ class Dispatch:
             if bounded:
                 if (refusal := await shut_meanwhile(held, task, due_s)) is not None:
                     return refusal
+                # It was waited for until then already.
                 due_s = 0.0
             while not (await asyncio.wait([task], timeout=due_s))[0]:
                 due_s = rhythm.every_s
@@ -330,7 +332,7 @@ class Dispatch:
                     if kept := self.held.keep(held, request.parts):
                         # Claude Code 2.1.197 takes each 429 to its login for the end of a window, and ends.
                         raise come_back(503 if has_login(held) else 429)
-                    continue
+                    continue  # no place is left for it, so it waits for as long as its client does
                 await self._passing.begin(request, ClientReply(200, _WAITING), rhythm.note)
             answered = True
         except asyncio.CancelledError:

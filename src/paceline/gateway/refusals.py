@@ -97,6 +97,7 @@ class RequestRefusals:
         """Keep a refusal of the request."""
         kept = [pair for pair in headers if pair[0] not in _DROPPED]
         self._own = KeptRefusal(self._credential, status, kept, body, refusal.retry_after_s, time.monotonic())
+        # The pool; and the account after it, if all that it sends is refused.
         about = self._about[: 1 + refusal.of_account] if refusal.scope is RefusalScope.POOL else ()
         self._last.update(dict.fromkeys(about, self._own))
 
