@@ -46,6 +46,7 @@ def fault_of(error: BaseException) -> Fault | None:
     fault, lack = _fault_named(error), lack_of(error)
     if lack is None:
         return fault
+    # Otherwise the request may have been sent: it is charged, and the host is not to blame.
     return Fault.UNSENT if lack.is_unsent or fault is Fault.UNREACHED else None
 
 

@@ -113,6 +113,7 @@ class Choice:
             own = max(waits, key=lambda name: blake2b(f"{name}\0{sticky}".encode(), digest_size=8).digest())
         elif cached:
             own = max(cached, key=cached.__getitem__)
+        # A member whose cache has the prompt may be left out of the waits.
         if own is not None and waits.get(own, math.inf) <= soonest_s + self._sticky_s:
             return own
         if self._in_order and soonest_s <= 0:

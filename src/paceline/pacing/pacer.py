@@ -281,6 +281,7 @@ def _completed(scheduler: Scheduler, cost: Cost, counted: Collection[str], warn:
     if not known:
         from paceline.providers.answers import unsized_cost
 
+        # Twice, so that amounts which were given outrank the assumed ones.
         cost |= unsized_cost(name, anywhere) | cost
     elif TOKENS in cost and not SIDES.isdisjoint(anywhere.union(cost)):
         split_tokens(name, cost, anywhere, scheduler.stated)
