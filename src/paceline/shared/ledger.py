@@ -117,14 +117,7 @@ class SharedLedger:
         self._last_ns = now_ns
         index = self._configure(now_ns, message.known)
         peer = self._peers.meet(message.who, now_us)
-        if self._born_us is None:
-            self._born_us = now_us
-        # No process that the ledger has met is forgotten sooner: one that it does not know was met by the ledger before.
-        is_young = now_us - self._born_us < LEFT_US
-        if peer.number < message.number - 1 and (peer.number or is_young):
-            # Messages that were answered are unknown here: the place has gone back to an earlier state, or is new.
-            for i, left in zip(index, message.known.recalled, strict=False):
-                of(self._accounts[i].meter).remember(self._accounts[i].meter, now_ns, left)
+        self._recall(now_ns, now_us, message, index, peer)
         if peer.presumed_ns and not message.alone and peer.due_us != peer.seen_us:
             # It was late, and never alone: what it was presumed to spend is taken back.
             for m in self._meters:
@@ -156,6 +149,16 @@ class SharedLedger:
         if message.known.noted != self._noted:
             reply.notes = [Note(key, text, (now_us - at_us) * 1_000) for key, (text, at_us) in self._notes.items()]
         return reply
+
+    def _recall(self, now_ns: int, now_us: int, message: Message, index: list[int], peer: Peer) -> None:
+        """Restore the use that a process remembers, if messages of it that were answered are unknown here."""
+        if self._born_us is None:
+            self._born_us = now_us
+        # No process that the ledger has met is forgotten sooner: one that it does not know was met by the ledger before.
+        is_young = now_us - self._born_us < LEFT_US
+        if peer.number < message.number - 1 and (peer.number or is_young):  # the place went back to an earlier state, or is new
+            for i, left in zip(index, message.known.recalled, strict=False):
+                of(self._accounts[i].meter).remember(self._accounts[i].meter, now_ns, left)
 
     @property
     def _meters(self) -> list[Meter]:
