@@ -19,9 +19,12 @@ def regions(paceline_emulator):
     return start
 
 
-def run(tmp_path, servers, *, count=60, view=None, **given):
+def run(tmp_path, servers, *, count=60, view=None, system="", **given):
     """Run ``count`` requests at servers, given by name as their URLs or their tables of settings."""
-    source = write_lines(tmp_path / "in.jsonl", chats(count))
+    rows = chats(count)
+    for row in rows if system else ():
+        row["body"]["messages"].insert(0, {"role": "system", "content": system})
+    source = write_lines(tmp_path / "in.jsonl", rows)
     upstreams = {
         name: {"provider": "openai", "key_env": f"KEY_{name.upper()}"}
         | (one if isinstance(one, dict) else {"base_url": one})
@@ -50,6 +53,16 @@ def test_all_members_answer_and_each_request_once(tmp_path, regions, capsys):
     assert min(admitted.values()) >= 24
     said = capsys.readouterr().err
     assert all(f"openai@{name}/gpt-5: 3k requests/min (given)" in said for name in worlds)
+
+
+@pytest.mark.parametrize("models", [{}, {"gpt-5": "mine"}], ids=["one name", "a name of its own"])
+def test_all_members_answer_requests_that_begin_alike(tmp_path, regions, models):
+    worlds = regions("eu", "us", cache=True)
+    servers = {name: {"base_url": world.base_url, "models": models} for name, world in worlds.items()}
+    code, report, _ = run(tmp_path, servers, count=200, workers=20, system="You are a careful judge. " * 300)
+    admitted = {name: world.tally()["admitted"] for name, world in worlds.items()}
+    assert (code, report["ok"], sum(admitted.values())) == (0, 200, 200)
+    assert min(admitted.values()) >= 60
 
 
 def test_the_time_that_is_left_is_that_of_all_members(tmp_path, regions, capsys):

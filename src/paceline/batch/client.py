@@ -103,7 +103,9 @@ class Members:
     """
 
     def __init__(self, group: ServerGroup, pacer: Pacer) -> None:
-        self._group, self._pacer, self._choice = group, pacer, group.choice(pacer.clock)
+        self._group, self._pacer = group, pacer
+        # All requests may begin alike: they would wait for one member while the others are free.
+        self._choice = group.choice(pacer.clock, by_cache=False)
         self.origins = [origin(one.root) for one in group.members.values()]
         self._targets: dict[tuple[str, str], RunTarget] = {}  # by member and path
 

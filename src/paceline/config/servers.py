@@ -192,9 +192,9 @@ class ServerGroup:
         """The members."""
         return tuple(self.members.values())
 
-    def choice(self, clock: Clock = SYSTEM_CLOCK) -> Choice:
+    def choice(self, clock: Clock = SYSTEM_CLOCK, *, by_cache: bool = True) -> Choice:
         """Chooses among the members, for all requests of a process."""
-        return Choice(self.members, clock, **self.options)
+        return Choice(self.members, clock, by_cache=by_cache, **self.options)
 
 
 def server(config: Config, name: str, environ: Mapping[str, str]) -> Server:

@@ -51,6 +51,7 @@ class Choice:
         in_order: See :class:`Group`.
         weights: See :class:`Group`.
         sticky_s: See :class:`Group`.
+        by_cache: Whether a request without a ``sticky`` key prefers the member that has its prompt in its cache.
 
     Raises:
         QuotaError: See :class:`Group`.
@@ -64,6 +65,7 @@ class Choice:
         in_order: bool = False,
         weights: Mapping[str, float] | None = None,
         sticky_s: float = 5.0,
+        by_cache: bool = True,
     ) -> None:
         if not names:
             raise QuotaError("a group needs one member or more")
@@ -76,7 +78,7 @@ class Choice:
         if not 0 <= sticky_s < math.inf:
             raise QuotaError(f"sticky_s is {sticky_s!r}: it must be 0 s or more")
         self.names = tuple(names)
-        self.clock, self._in_order, self._sticky_s = clock, in_order, sticky_s
+        self.clock, self._in_order, self._sticky_s, self._by_cache = clock, in_order, sticky_s, by_cache
         self._weights = {name: float(weights.get(name, 1.0)) for name in names}
         self._turns = dict.fromkeys(names, 0.0)  # smooth weighted round robin
         self._aside: dict[tuple[str, str], int] = {}  # until when a member is left out for some model
@@ -133,7 +135,8 @@ class Choice:
 
         Members that are worse than the others are left out, if any are left then.
         """
-        cached = {name: tokens for name, one in asked.items() if (tokens := waiter_of(one).cached_tokens)}
+        looked_at = asked if self._by_cache else {}
+        cached = {name: tokens for name, one in looked_at.items() if (tokens := waiter_of(one).cached_tokens)}
         waits = {name: one.expected_s() for name, one in asked.items()}
         never = [name for name, wait_s in waits.items() if wait_s == math.inf]
         for worse in (never, failed, self._left_aside(model)):
