@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from paceline.batch.acceptance import UNSTABLE, maximum_of
 from paceline.batch.answers import RunAnswers
@@ -277,7 +277,8 @@ class Runner:
         self, request: RunRequest, metered: Metered, tries: Tries | None, firsts: list[RowAnswer]
     ) -> None:
         """Ask for other answers in place of those that are none, if they may be better, and record one of both."""
-        following, seconds = cast("Described | None", None), dict[int, RowAnswer]()
+        following: Described | None = None
+        seconds: dict[int, RowAnswer] = {}
         if firsts[0].code in UNSTABLE and (tries is None or tries.spoiled()):
             following = self._packer.together([one.row for one in firsts]) if request.rows else (request, metered)
         elif firsts[0].code == State.CUT_OFF and not request.raised:
