@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import time
+from collections.abc import MutableMapping
 from dataclasses import dataclass
 from typing import Final
 from weakref import WeakKeyDictionary
@@ -89,7 +90,14 @@ class RequestRefusals:
         credential: The digest of its credential.
     """
 
-    def __init__(self, last: Refusals, about: tuple[Scheduler | Account, ...] = (), credential: bytes = b"") -> None:
+    __slots__ = ("_about", "_credential", "_last", "_own")
+
+    def __init__(
+        self,
+        last: MutableMapping[Scheduler | Account, KeptRefusal],
+        about: tuple[Scheduler | Account, ...] = (),
+        credential: bytes = b"",
+    ) -> None:
         self._last, self._about, self._credential = last, about, credential
         self._own: KeptRefusal | None = None
 

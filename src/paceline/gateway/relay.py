@@ -16,7 +16,7 @@ from paceline.core.results import Refusal
 from paceline.gateway.asked import REFUSES, Asking, Unasked, may_ask
 from paceline.gateway.client import Fetched, HttpClient, Upload
 from paceline.gateway.connection import Headers
-from paceline.gateway.refusals import KEPT_MAX, Refusals, RequestRefusals
+from paceline.gateway.refusals import KEPT_MAX, RequestRefusals
 from paceline.gateway.shares import Shares
 from paceline.gateway.upstreams import OF_SERVER, Upstream
 from paceline.http.ahead import held_parts, in_pieces
@@ -332,7 +332,7 @@ class Relayed:
     is_async = True
 
     def __post_init__(self) -> None:
-        self.refusals = None if self.upstream.key else RequestRefusals(Refusals())
+        self.refusals = None if self.upstream.key else RequestRefusals({})
 
     @property
     def server(self) -> str:
