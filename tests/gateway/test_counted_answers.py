@@ -2,6 +2,7 @@
 
 import json
 import socket
+from contextlib import nullcontext
 
 import httpx2
 import pytest
@@ -30,6 +31,17 @@ def test_an_answer_that_breaks_off_is_told_and_counted(serve, client, tmp_path, 
     assert "openai: an answer broke off:" in caplog.text
     until((tmp_path / "access").read_text)
     assert json.loads((tmp_path / "access").read_text())["whole"] is False
+
+
+@pytest.mark.parametrize(("length", "whole"), [(4, True), (9, False)])
+def test_a_file_that_breaks_off_is_told(serve, client, tmp_path, length, whole):
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: audio/mpeg\r\ncontent-length: %d\r\n\r\nID3." % length
+    with raw_server(head, then=socket.socket.close) as server:
+        running = serve(server.url, access_log=tmp_path / "access")
+        with nullcontext() if whole else pytest.raises(httpx2.HTTPError):
+            client.get(f"{running.url}/v1/files/file-1/content")
+        until((tmp_path / "access").read_text)
+    assert json.loads((tmp_path / "access").read_text()).get("whole", True) is whole
 
 
 def test_a_request_that_costs_nothing_is_counted_by_its_server(serve, emulator, client, nowhere):

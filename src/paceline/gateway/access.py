@@ -69,15 +69,17 @@ class AccessEntry:
     def __init__(self, log: AccessLog | None, scope: Event, send: Send) -> None:
         self._log, self._scope, self._send = log, scope, send
         self._began_s, self._status = time.monotonic(), 0
+        self._ended = False  # whether the last part of the answer has passed
         self.key = self.model = self.server = self.fallback = ""
         self.relayed = False
         self.record: Exchanged | None = None
 
     async def send(self, event: Event) -> None:
-        """See ASGI; notes the status."""
+        """See ASGI; notes the status, and whether the answer has come to its end."""
         if event["type"] == "http.response.start":
             self._status = event["status"]
         await self._send(event)
+        self._ended = event["type"] == "http.response.body" and not event.get("more_body", False)
 
     def end(self) -> None:
         """Write the line, if the request was for a server or not allowed; a status of 0: the client has left before an answer."""
@@ -101,6 +103,6 @@ class AccessEntry:
                 used = record.usage
                 line |= {"input_tokens": used.input_tokens, "cached_tokens": used.cached_tokens}
                 line |= {"output_tokens": used.output_tokens}
-            if not record.whole:
-                line["whole"] = False
+        if self._status and not (self._ended and (record is None or record.whole)):
+            line["whole"] = False
         self._log.write(line)
