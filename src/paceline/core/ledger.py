@@ -257,6 +257,7 @@ class Ledger:
         if self.pause.phase is not OPEN:
             self.pause.answered(now_ns, reservation)
         # Only if a provider counts as well: it may have counted the attempt as late as its answer.
+        # Before the correction, because it moves the amount that was reserved.
         if self.entries.exact and self.gentle:
             self.arrived(now_ns, reservation)
         true = reserved
@@ -317,6 +318,8 @@ class Ledger:
         if not reservation.open or reservation.oversized:
             return
         amounts = reservation.amounts
+        # WEAK: a held amount would be corrected as if it were charged. None comes here: only output is held, and
+        # `known` has no unit that the output changes.
         for i, (entry, mark) in enumerate(zip(self.entries, reservation.marks, strict=False)):
             amount = known.get(entry.unit, amounts[i])
             if amount != amounts[i]:
@@ -518,6 +521,8 @@ class Ledger:
     def count_as_bucket(self, now_ns: int, index: int) -> Bucket:
         """Count the quota at ``index`` as a bucket, full."""
         entry = self.entries[index]
+        # Full, because the caller takes the level next, from the answer or from the reply of the store. WEAK: where the
+        # provider states more than the given limit, no level is taken, and the answers to later attempts correct it.
         bucket = Bucket(entry.meter.quota, now_ns, self.headroom_s, gentle=self.gentle)
         entry.meter = bucket
         return bucket

@@ -426,6 +426,8 @@ class Bucket(Meter):
         lack = self.full_at_ns - now_ns
         # Both are rounded as in charge(), so that a whole refund takes back exactly what was charged.
         refund = ceil(charged * self.ns_per_unit) - ceil(actual * self.ns_per_unit)
+        # From full at the earliest: a full bucket has saved nothing up for a debt. The low points stay as they are, so
+        # that a refund of another charge may be too small, and never too large.
         if refund < 0:  # a debt
             self.full_at_ns = now_ns + max(lack, 0) - refund
             return
@@ -512,6 +514,7 @@ class Held(Bucket):
 
     def release(self, now_ns: int, mark: int, cost: float) -> int:
         if self.held.pop(mark, None) is None:
+            # Charged early, or without a cost: charge() has charged that at once, under this mark.
             return self.charged_early.pop(mark, mark)
         # Set to 0 when nothing is held, because subtracted floats would leave a rest.
         self.held_amount = self.held_amount - cost if self.held else 0.0
@@ -635,6 +638,7 @@ class Spread(Bucket):
         # The log counts a charge until the end of its slice. At a rate for the period and a slice, small costs don't
         # have to wait for the log.
         self.ns_per_unit = (period_ns + period_ns / SLICES) / (quota.amount - burst) / self.ceiling
+        # Only Bucket.earliest() and widen() read the other reaches of a bucket, and neither runs here.
         self.reach_ns = math.floor(burst * self.ns_per_unit)
 
     def earliest(self, now_ns: int, cost: float, ahead: float = 0.0, slack_ns: int = 0) -> int:
@@ -744,6 +748,7 @@ class Restarting(Spread):
         """Enter the window of ``now_ns``, if the present one has ended by what is known."""
         if now_ns < self.stop_ns:
             return
+        # Also when several periods have passed: nothing was charged in them, so no mark tells their starts apart.
         self._enter(self.stop_ns)
         # Perhaps nothing restarts at this instant. Then it has cost this burst and no more.
         self.named, self.opened = False, small_burst_s(self.quota) * self.quota.rate
@@ -973,6 +978,7 @@ class Window(Meter):
 
     def roll(self, now_ns: int) -> None:
         """Enter the window of ``now_ns`` if it is a later one: a clock that is set back restarts no earlier one."""
+        # If the clock is set back by more than a period, it restarts, because it would wait for the clock otherwise.
         if self.start_ns - self.period_ns <= now_ns < self.stop_ns:
             return
         at_ns = now_ns + self.ahead_ns

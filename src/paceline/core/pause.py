@@ -100,6 +100,7 @@ class Pause(Generic[T]):
         if until_ns >= self.until_ns:
             self.reason = reason
         # Answers to what went before this pause let none go after it.
+        # A pause that opens gently still does after another one in between, because as many wait.
         self._room, self.opens_ns = 0, max(self.opens_ns, opens_ns)
         self._gone.clear()
         self._step(PauseEvent.BEGIN, None, max(self.until_ns, until_ns))
@@ -120,6 +121,7 @@ class Pause(Generic[T]):
             self._step(PauseEvent.GRANT, attempt, now_ns + within_ns)
             return
         self._gone[attempt] = False
+        # It is 0 for the probe, and for one that goes because no answer came within `opens_ns`.
         self._room = max(self._room - 1, 0)
         # While it opens, each attempt that has gone may let others go, not one alone.
         probe = None if self.phase is PausePhase.OPENING else attempt

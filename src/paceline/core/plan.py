@@ -197,6 +197,7 @@ class PlanCapacity(LocalCapacity):
             self.holds, self.held_ns, self.behind = window, until_ns, f"the share of {window} that is left"
             self._tell(now_ns, window)
             return WaitUntil(until_ns, self.behind)
+        # A person's request that goes shows nothing of the others: they may be held back still.
         if self.holds and waiter.lane.name != INTERACTIVE:
             # All that wait would use up more than there is, so they go as after a pause: two for each answer.
             if self.ledger.pause.phase is OPEN:

@@ -184,6 +184,7 @@ class Pool:
         if not 0 < self._stop.ends_ns <= now_ns:
             return self._stop.for_newcomer(now_ns)
         self._stop = None
+        # It ends at once, so that one goes as its probe. The others wait for the answer, as after any pause.
         self.capacity.pause(now_ns)
         return None
 
@@ -244,6 +245,8 @@ class Pool:
         Not all was known when they came.
         """
         found: list[Waiter] = []
+        # Those behind the first one that can wait expire at their deadlines. A look at all of them would take each
+        # reply the time of the whole queue.
         while (head := self.queue.head()) is not None and head not in self.undecided:
             at_ns, binding = self.capacity.earliest(now_ns, head.amounts)
             if not self._is_late(now_ns, head, at_ns):
@@ -471,6 +474,7 @@ class Pool:
         See :meth:`Progress.row`.
         """
         others_ns = self.capacity.ledger.sent_beside(reservation)
+        # Kept, because paces() below asks for it, and the learning in refuse(), when others may have come.
         reservation.alone = not (others_ns or self.queue.length)
         row = self.progress.row(now_ns, reservation.granted_ns, refusal, others_ns)
         learning = self.capacity.learning
@@ -487,6 +491,7 @@ class Pool:
 
     def recount(self) -> None:
         """Compute the amounts of all waiters again, because quotas have changed."""
+        # WEAK: what a cached prompt saves, and so the place of its lane, stays as it was by the former quotas.
         for waiter in self.queue:
             waiter.amounts = self.ledger.amounts(waiter.cost)
 

@@ -205,6 +205,7 @@ class Progress:
         self.admitted += 1
         if self.allowance.began_ns:
             self.allowance.admit(sent_ns)
+        # Asked first, because this is the path of every answer, and most pools have no row to end.
         if self._refused:
             self._refused = False
             self.rate_rows.end(now_ns)

@@ -501,6 +501,7 @@ class Queue:
         lane = self._lanes.get(spec.name)
         # A list, because sum() takes longer with a generator, and each newcomer comes here.
         ahead = sum([waiting for priority, waiting in self._waiting.items() if priority > spec.priority])
+        # The waiters of a lane that had a higher priority are in the sum already.
         if lane is None or lane.spec.priority > spec.priority:
             return ahead
         if not lost_ns:

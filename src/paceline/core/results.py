@@ -146,6 +146,7 @@ def explaining(
     try:
         yield
     except of as error:
+        # Not the whole text of an OSError: it repeats the path, which `what` names.
         raise kind(f"{what}: {getattr(error, 'strerror', None) or error}{then}") from None
 
 

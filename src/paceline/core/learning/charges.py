@@ -28,6 +28,7 @@ class Charges:
         """Note that the sum of all charges is ``total`` now."""
         if not self.slices or now_ns - self.slices[-1][0] >= SLICE_NS:
             self.slices.append((now_ns, self.total))
+            # Half at once, because to drop one for each that comes would move the whole list. The rest covers 102 s.
             if len(self.slices) > SLICES_MAX:
                 del self.slices[: SLICES_MAX // 2]
         self.total = total

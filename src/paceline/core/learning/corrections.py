@@ -98,6 +98,7 @@ class Corrections:
     def is_new(self, unit: str, period_s: float | None) -> bool:
         """Whether a quota that an answer names is to be added."""
         split = unit == TOKENS and self.counted(INPUT_TOKENS, period_s)  # input and output are counted separately
+        # An answer may name anything. Quota() would raise on another name, and no answer may break a pool.
         named = re.fullmatch(r"[a-z_][a-z0-9_]{0,40}", unit) is not None
         return named and not split and not self.counted(unit, period_s) and len(self.entries) < QUOTAS_MAX
 
@@ -232,6 +233,7 @@ class Corrections:
         if not m.holds:  # else the server has not charged it yet
             later = sum(amount for one, amount in zip(sent, amounts, strict=True) if one.granted_ns > sent_ns)
             earlier = sum(amounts) - later
+        # Full when the first of them was sent: each is charged at its own instant below, and refilled since.
         m.full_at_ns = sent[0].granted_ns if sent else now_ns
         if not self.shared:
             entry.spent = max(used - earlier, 0.0)
@@ -247,6 +249,7 @@ class Corrections:
         lack = m.lack(now_ns)
         missing = min(max(used + later, lack), m.quota.burst)
         if self.shared:
+            # Undone, because the store keeps the level: the change that follows tells it the whole lack.
             m.full_at_ns, lack = now_ns, 0.0
         m.not_granted(lack)
         tracker.move_level(now_ns, math.ceil((missing - lack) * m.ns_per_unit))

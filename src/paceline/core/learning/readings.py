@@ -100,6 +100,7 @@ class Readings:
         told = _Told(now_ns, index, reservation, reservation.notes.get(index), reading, whole)
         if entry.meter.restarts_by_answers:
             self._take_restart(told)
+        # Before the look at the reset, because it may find that the quota itself has the longer period.
         refilled = self._take_refill(told)
         if (whole.reset_s or 0) > LONGER_PERIOD * entry.meter.quota.period_s:
             return False  # it is about a longer period

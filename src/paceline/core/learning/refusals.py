@@ -106,6 +106,7 @@ class Refusals:
             fewer = self._guesses.slots_refused(now_ns, sent_ns, index, test)
             if fewer < m.quota.amount:
                 self._corrections.set_limit(now_ns, index, fewer, self._entries[index].source)
+        # The stated limit was taken before, and explains the refusal: neither a guess nor a window is doubted.
         elif refusal.limit is not None:
             pass
         elif guess is not None:
@@ -284,6 +285,7 @@ class Refusals:
 
     def _is_second(self, index: int, start_ns: int) -> bool:
         """Whether refusals have come in two windows of the quota at ``index``; the last one began at ``start_ns``."""
+        # Few: at the second one the quota is spread, so that no further window of it is doubted.
         doubted = self._doubted.setdefault(index, set())
         doubted.add(start_ns)
         return len(doubted) > 1

@@ -103,6 +103,7 @@ class CeilingTracker:
         """Begin a measurement at this refusal, unless the present one is shorter than ``APART_S``."""
         if self.first is None or sent_ns - self.first[0] >= APART_S * NS:
             self.first = (sent_ns, admitted)
+        # Also if no measurement begins: the climb becomes faster only while nothing is refused.
         self._busy_s = 0.0
 
     def slow_down(self, now_ns: int, present: float) -> float:
@@ -168,6 +169,7 @@ class Headroom:
         if not self._tested_ns:
             self._tested_ns, self._left_ns = now_ns, FAR_NS
         elif sent_ns >= self._tested_ns:
+            # What was sent before the test may have gone with another headroom.
             self._left_ns = min(self._left_ns, left_ns)
             if now_ns - self._tested_ns >= HEADROOM_TEST_NS:
                 half_s = max(bucket.headroom_s / 2, HEADROOM_MIN_S)

@@ -188,6 +188,7 @@ class Shedding:
         self.is_rate = False
         between, self.last = max(number - self.last - 1, 0), max(self.last, number)
         self.weight, admitted = evidence(self.weight, between, SHARE, SHARE_MAX), self.last - self.lost
+        # Exactly this value: the evidence before was down to 0, and has begun again with this refusal.
         if self.weight == evidence(0.0, 0, SHARE, SHARE_MAX):
             self.since_ns, self.admitted, self.found = now_ns, admitted, 0.0
         self.admitted = min(self.admitted, admitted)  # refusals come in any order

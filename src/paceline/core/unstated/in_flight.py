@@ -199,6 +199,7 @@ class InFlightBound:
             return True  # it was in flight when the bound was lowered
         self.row += 1
         self.full_needed = min(2 * self.full_needed, FULL_MAX_N)
+        # With itself, one more than `most` were in flight, and that was too many.
         self._set(min(note.most, self.size), note.most)
         return True
 

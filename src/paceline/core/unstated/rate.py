@@ -284,6 +284,7 @@ class MeasuredRate:
         """Count an attempt that is sent now, of an ``amount`` above 0; return its note."""
         self._pass(now_ns)
         if not self.tally.count and self.phase is RatePhase.OPENING:
+            # START counts attempts. The first one shows what an attempt costs in this unit.
             self.rate = START * amount
         self._grow(now_ns, amount)
         self.next_at_ns = max(self.next_at_ns, now_ns) + round(amount / self.rate * NS)
@@ -297,6 +298,7 @@ class MeasuredRate:
     def unsent(self, note: RateNote) -> None:
         """Take back an attempt that was not sent after all."""
         self._lose(note)
+        # A cut has set the next instant anew, and in a test at once it is not spaced by the rate.
         if self.tally.has(note) and self.phase is not RatePhase.ASKING:
             self.next_at_ns -= round(note.amount / note.rate * NS)
 
@@ -578,6 +580,7 @@ class MeasuredRate:
             self.empty = Mark(note.sent_ns, admitted)
         self.phase = RatePhase.RISING
         self.cycle.span_s = span_s
+        # No more than the rate of this attempt, which was refused.
         self._begin_cycle(now_ns, min(found, note.rate), lengthen=late)
 
     def _obey(self, now_ns: int, note: RateNote, asked_ns: int, *, again: bool) -> None:
@@ -597,6 +600,7 @@ class MeasuredRate:
         self._make_up(now_ns)
         self.phase = RatePhase.BLOCKED
         self._go_at(now_ns, self.tally.mean / wait_s)
+        # When it ends within the wait stays unknown. The middle is wrong by half of the wait at most.
         self.block.until_ns = (now_ns + self.next_at_ns) // 2
 
     def _pass(self, now_ns: int) -> None:
@@ -651,6 +655,7 @@ class MeasuredRate:
     def _rise(self, now_ns: int, waited_s: float) -> None:
         """Raise the rate for ``waited_s``, as the phase has it."""
         if self.phase is RatePhase.OPENING:
+            # Once for each attempt at most: at a slow rate, one that has waited 10 s would raise it a thousandfold.
             self.rate *= 2 ** min(waited_s, 1.0)
         elif self.phase in (RatePhase.RISING, RatePhase.TESTING):
             if self.cycle.advance(waited_s, self.tally.mean):
