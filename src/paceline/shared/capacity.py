@@ -118,6 +118,7 @@ class SharedCapacity(StoreSide, Capacity):
         true = self.snapshot.ledger.settled_amounts(reservation, actual) if actual else amounts
         if not isinstance(reservation, LeasedReservation):
             # The fallback granted it and has reported its charge, so the store lacks the debt alone.
+            # WEAK: a refund is not told, because `Charged` only adds. The store counts the estimate until it is refilled.
             debt = [max(a - b, 0.0) for a, b in zip(true, amounts, strict=True)]
             if any(debt):
                 self.outbox.add(now_ns, Charged(debt))

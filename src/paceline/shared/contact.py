@@ -80,6 +80,7 @@ class Contact:
         # A store of the user's own may raise anything, and the pools must go on.
         except (Exception, SystemExit) as error:
             reason = f"{self._store.url.rstrip(':')}: {type(error).__name__}"
+            # One traceback for a loss: the store is tried again every second.
             if not self._losses and (down is None or down[1] != reason):
                 log.exception("%s", self._store.url)
         else:

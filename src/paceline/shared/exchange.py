@@ -220,6 +220,7 @@ class StoreSide(Holdings):
         before, measured = membership.state, bool(self.unstated.meters)
         # The others report first what they have spent without this process.
         if before.late:
+            # Without an event: no refusal has begun it, so all may go at its end, and none as a probe.
             pause.until_ns = max(pause.until_ns, now_ns + membership.report_ns)
         membership.replied(now_ns, asked, self._sent_ns, reply)
         self.outbox.confirm()

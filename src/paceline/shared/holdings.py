@@ -149,6 +149,7 @@ class Holdings:
 
     def _learned(self, change: Change) -> None:
         # A new quota needs no news, because each message has all quotas.
+        # The learning reports no present. What is due at an instant that has passed goes at once as well.
         self.outbox.add(self.snapshot.as_of_ns, change, at_once=True)
 
     @property
@@ -198,6 +199,7 @@ class Holdings:
         self.leases.give_back(now_ns, everything=True)
         self.snapshot.held = []
         if self.fallback is not None:
+            # Dropped: it marks as reported what the parent has spent and reports itself.
             self.fallback.news(now_ns)
         for ledger in self._ledgers:
             for reservation in ledger.open_reservations:

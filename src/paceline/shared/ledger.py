@@ -118,6 +118,7 @@ class SharedLedger:
         index = self._configure(now_ns, message.known)
         peer = self._peers.meet(message.who, now_us)
         self._recall(now_ns, now_us, message, index, peer)
+        # Both instants are equal if it was alone at its last message.
         if peer.presumed_ns and not message.alone and peer.due_us != peer.seen_us:
             # It was late, and never alone: what it was presumed to spend is taken back.
             for m in self._meters:
@@ -217,6 +218,7 @@ class SharedLedger:
                 self._notes[news.key] = news.text, now_us
                 for oldest in list(self._notes)[:-NOTES_MAX]:
                     del self._notes[oldest]
+                # An instant, so that a new ledger doesn't repeat numbers that processes know from a lost one.
                 self._noted = max(self._noted + 1, now_us)
             elif isinstance(news, Charged):
                 left, counted_ns = news.left or [[amount] for amount in news.amounts], 0.0
@@ -305,6 +307,7 @@ class SharedLedger:
                 probe = True
         waits_ns = min(latest - now_ns, WAIT_MAX_NS) if len(grants) < len(message.wants) else 0
         pause_ns = max(self._pause.until_ns, back_ns) - now_ns
+        # One more, because this process is out of the sums from meet() to part().
         reply = StoreReply(grants, probe, waits_ns, binds, pause_ns, self._peers.live + 1, 0.0, [])
         amounts, until_us = None, 0
         if len(grants) < len(message.wants) and message.place_ns:

@@ -29,6 +29,7 @@ class State(Enum):
         label: Its name in the status.
     """
 
+    # The first value keeps the members apart: LOST and BACK have equal flags, and Enum would make them one.
     #            known  asks   alone  late   label
     NEW = "new", False, True, False, False, "new"  # no message has had a reply yet, or failed
     MISSED = "missed", False, False, False, True, "new"  # messages have failed, and none had a reply: all is refused

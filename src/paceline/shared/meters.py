@@ -328,6 +328,7 @@ class BucketSharing(Sharing[B]):
     def lease_ns(self, m: B, now_ns: int, wanted_ns: int) -> int:  # noqa: ARG002
         # A lease that lasts keeps as much refill unused in the store. A small bucket would have little left to grant.
         size_ns = m.size * m.ns_per_unit - m.headroom_s * NS
+        # Below 0 if the headroom is larger than the bucket: set_slack() takes that for no lease.
         return min(wanted_ns, int(size_ns) // LEASE_PART)
 
     def lease_amount(self, m: B, now_ns: int, lasts_ns: int, peers: int) -> float:  # noqa: ARG002

@@ -36,6 +36,7 @@ BILLION = 1_000_000_000
 WEIGHT: Final[int] = 2 ** (WANES - 1)
 """What a process weighs whose share has not waned."""
 
+# Not 0: the part of a quota is a quota, whose amount must be above 0.
 SHARE_MIN = 1_000
 """The least share, in billionths."""
 
@@ -322,6 +323,7 @@ class Peers:
         """Take a process out of all sums but ``gone``."""
         self.live -= peer.live
         self.weight -= peer.weight
+        # Before its weight is cleared, from which it is computed.
         self.told -= peer.told
         if peer.live:
             for i, amount in enumerate(peer.held):

@@ -159,6 +159,7 @@ class SharedPlan(StoreSide, PlanCapacity):  # type: ignore[override]  # attribut
             self._probe = None
             self.outbox.add(now_ns, Settled([], [], [], answered=answered, probe=True), at_once=True)
             self.exchange_due = True
+        # At 0 the times are instants, so that nothing differs because time has passed.
         if self._known != self.allowance.told(0):
             self._known = self.allowance.told(0)
             self._note(now_ns, SHUT, json.dumps(self.allowance.told(now_ns)))

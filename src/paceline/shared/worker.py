@@ -102,6 +102,7 @@ class StoreWorker:
                 notes = self.store.exchange(pool, first).notes
         except StoreError:
             notes = []
+        # The oldest: if two note at once, the reply to the second one has both, and the first one stays agreed.
         return max(notes, key=lambda one: one.age_ns).text if notes else text
 
     def poke(self, scheduler: Scheduler) -> bool:
@@ -231,6 +232,7 @@ class StoreWorker:
         for scheduler in 2 * list(self.schedulers):
             if self.contact.down is None:
                 self.exchange_for(scheduler, last=True)
+        # 0.0: it was never kept, because the store has answered no exchange before the end.
         if self._aside_s:
             self._keep_aside()
 
