@@ -74,6 +74,23 @@ def test_the_guard_leaves_most_of_a_short_window():
     assert grant_when_due(ledger, T0, {"units": 5})[0] == T0 + NS // 20
 
 
+@pytest.mark.parametrize(
+    ("notation", "here_ns", "stop_ns"),
+    [
+        ("10 units/month", ns(2027, 1, 1, 3), ns(2027, 2, 1)),
+        ("10 units/day window Europe/Berlin", ns(2027, 10, 30, 22, 30), ns(2027, 10, 31, 23)),
+    ],
+)
+@pytest.mark.parametrize("ahead_s", [-1, 1])
+def test_a_window_longer_than_its_period_is_open_from_its_beginning_by_the_clock_of_its_store(
+    notation, here_ns, stop_ns, ahead_s
+):
+    ledger = Ledger([quota(notation)], here_ns, headroom_s=1)
+    ledger.entries[0].meter.restart_in(here_ns, stop_ns + ahead_s * NS - here_ns)
+    assert grant_when_due(ledger, here_ns, {"units": 10})[0] == here_ns + NS  # a second of headroom
+    assert wait_ns(ledger, here_ns + NS, {"units": 1}) == stop_ns + ahead_s * NS + NS
+
+
 @pytest.mark.parametrize("ahead_s", [-40_000, -90, 0, 90, 40_000])
 def test_a_window_follows_the_clock_of_its_store(ahead_s):
     """The store restarts the window 6 h from now; the caller's clock is ``ahead_s`` ahead of it."""

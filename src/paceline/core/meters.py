@@ -1000,7 +1000,9 @@ class Window(Meter):
             half_ns = self.period_ns // 2
             # Between minus and plus half a period: all restarts are alike, so the nearest one is meant.
             self.ahead_ns = (self.ahead_ns + ahead_ns + half_ns) % self.period_ns - half_ns
-            self.start_ns, self.stop_ns = now_ns + left_ns - self.period_ns, now_ns + left_ns
+            self.stop_ns = now_ns + left_ns
+            # A month can last longer than its 30 days, and a day than its 24 hours. The window has begun all the same.
+            self.start_ns = min(self.stop_ns - self.period_ns, now_ns)
 
     def earliest(self, now_ns: int, cost: float, ahead: float = 0.0, slack_ns: int = 0) -> int:
         self.roll(now_ns)
