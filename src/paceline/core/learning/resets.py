@@ -34,6 +34,9 @@ PERIODS_S = (60.0, 1.0, 10.0, 30.0, 3_600.0, 86_400.0, 5.0, 15.0, 20.0, 300.0, 6
 ROUNDED_NS = NS
 """By how much a stated instant differs from the true one at most: instants are rounded to whole seconds, up or down."""
 
+PRINTED_S = 0.002
+"""By how much a reset is taken to be wrong beside its resolution: the finest ones are printed in milliseconds."""
+
 LEAST_NS = ROUGH * ROUNDED_NS
 """If neither a reset nor their distance is as long, restarts are too close together: the rounding is too large a part
 of it."""
@@ -134,7 +137,7 @@ class Refill:
         limit, remaining, reset_s = reading.limit, reading.remaining, reading.reset_s
         if limit is None or remaining is None or reset_s is None:
             return None
-        lack, rough_s = limit - remaining, reading.reset_resolution_s + 0.002
+        lack, rough_s = limit - remaining, reading.reset_resolution_s + PRINTED_S
         if lack < ROUGH * reading.resolution or reset_s < ROUGH * rough_s or remaining < 0:
             return None  # too little to measure with
         low_s, high_s = _bounds_s(limit, lack, reset_s, reading)
@@ -181,7 +184,7 @@ class Refill:
             self._counter.since_ns, self._counter.gap_s, longest_s, gap_s = sent_ns, 0.0, reset_s, 0.0
         series, per_s = self._counter, limit / known_s
         series.reset_s, series.gap_s = longest_s, max(series.gap_s, gap_s)
-        rough = reading.resolution + (reading.reset_resolution_s + 0.002) * per_s
+        rough = reading.resolution + (reading.reset_resolution_s + PRINTED_S) * per_s
         series.narrow(low_s, high_s, remaining + reset_s * per_s, rough)
         if not series.fits_no_bucket or sent_ns - series.since_ns < (1 + MARGIN) * longest_s * NS:
             return None
@@ -198,7 +201,7 @@ def fits_bucket(reading: Reading, period_s: float) -> bool:
 
 def _bounds_s(limit: float, lack: float, reset_s: float, reading: Reading) -> tuple[float, float]:
     """The least and the greatest period of a bucket that lacks ``lack`` and is full in ``reset_s``."""
-    rough_s, over = reading.reset_resolution_s + 0.002, lack - reading.resolution
+    rough_s, over = reading.reset_resolution_s + PRINTED_S, lack - reading.resolution
     low_s = (reset_s - rough_s) * limit / (lack + reading.resolution)
     return low_s, (reset_s + rough_s) * limit / over if over > 0 else math.inf
 
