@@ -78,9 +78,9 @@ class Pause(Generic[T]):
 
     Attributes:
         phase: What may go.
-        until_ns: No grant before this instant. ``shared`` sets it without an event in two cases: in a process's copy of
-            the store's pause, whose phase the store alone knows, and with all other instants when the store's clock was
-            set.
+        until_ns: No grant before this instant. ``shared`` sets it without an event in three cases: in a process's copy
+            of the store's pause, whose phase the store alone knows; with all other instants when the store's clock was
+            set; and until other processes have reported to a store that was away, because no probe follows that.
         probe: The probe in flight; ``None`` in the other phases.
         reason: Why nothing goes: what users read of the pause that ends last, or that was the last one.
         opens_ns: How long the others wait for an answer where two follow each; 0: all follow the probe's.
