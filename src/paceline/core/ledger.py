@@ -453,6 +453,7 @@ class Ledger:
 
     def give(self, now_ns: int, quotas: Iterable[Quota]) -> None:
         """Take ``quotas`` of the same kinds, which the user gives in place of these: what is used stays."""
+        # Not the usable part of them: only the user's own allowances are given anew, and these are used to the last.
         for entry, quota in zip(self.entries, quotas, strict=True):
             entry.meter.give(now_ns, quota)
             entry.name, entry.given, entry.refused_above = str(quota), quota.amount, rounded(entry.meter.most)

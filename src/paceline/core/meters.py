@@ -1009,6 +1009,8 @@ class Window(Meter):
         guard_ns, amount = math.ceil(self.headroom_s * NS), self.quota.amount
         # A grant may be used as late as this, and would then count in the next window.
         closed = now_ns >= self.stop_ns - guard_ns - slack_ns
+        # WEAK: sums of floats have no tolerance here, nor in the Redis script. Of 0.3 USD, the third cost of 0.1 waits
+        # for the next window.
         if closed or self.used + ahead + cost > amount:
             later = ahead + cost - (0.0 if closed else max(amount - self.used, 0.0))  # what does not go in this window
             periods = max(math.ceil(later / amount - TINY), 1)

@@ -267,6 +267,7 @@ class Restarts:
         low_ns, high_ns = written_ns + reset_ns - ROUNDED_NS, now_ns + reset_ns + ROUNDED_NS + self._late_ns
         is_past = reset_ns <= 0 < self.high_ns <= sent_ns
         if is_past and low_ns - self.high_ns <= (0 if instant else JUMP * self._longest_ns):
+            # The first time alone: from now on each answer moves `high_ns`, until the restart comes.
             self._due_ns = self._due_ns or self.high_ns
             self.high_ns = now_ns + ROUNDED_NS
             return Named.LATE

@@ -341,6 +341,7 @@ class QuotaTracker:
             self.charges.slices.clear()
             self.rate.first = None
         if self.entry.meter.ceiling != ceiling:
+            # The next step counts from this one, or each process would add a step of its own.
             self.rate.climbed_ns = now_ns
         if shifted_ns > self.shifted_ns:
             self._as_of_ns = now_ns  # an earlier reading does not contradict it
@@ -426,6 +427,7 @@ class QuotaTracker:
         latest_ns = now_ns + lack_ns + earlier
         if sent_ns + lack_ns > noted_ns + later + wrong_ns:  # others use the key, too
             self._shift(now_ns, sent_ns, sent_ns + lack_ns - noted_ns - later)
+        # One is kept until it is decided: a newer one would wait for the refunds of later attempts, again and again.
         elif not lower_only and self.kept is None and latest_ns < noted_ns - wrong_ns:
             self.kept = KeptReading(sent_ns, latest_ns, note, wrong_ns)  # even if it was taken just now
 

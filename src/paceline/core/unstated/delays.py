@@ -23,6 +23,7 @@ class RefusalDelay:
 
     def add(self, took_ns: int) -> None:
         """Count a refusal that came after ``took_ns``."""
+        # It fades, or one refusal that the network has held would delay all later verdicts.
         self.slowest_ns = max(self.slowest_ns - self.slowest_ns // 100, took_ns)
 
     @property

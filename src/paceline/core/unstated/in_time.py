@@ -111,6 +111,8 @@ class InTimeBound:
             self._resize(self.size)
         if in_flight >= self.size:
             return FAR_NS
+        # The server works on what has timed out one after the other. The last of its places is free at `busy_ns`, and
+        # each one before that by an answer earlier.
         return max(self.busy_ns - round((self.size - in_flight - 1) / (self.rate or inf)), now_ns)
 
     def answered(self, now_ns: int, note: InFlightNote) -> None:
@@ -132,7 +134,9 @@ class InTimeBound:
     def timed_out(self, now_ns: int, note: InFlightNote) -> bool:
         """Count an attempt whose caller has given up; whether the number in flight was the reason, or may be."""
         took_ns, answered = max(now_ns - note.sent_ns, 1), self._flight.answered_count - note.answered_count
+        # One that is behind what has timed out has waited for it, and says nothing of the present size.
         if self.size == inf or (note.number > self.sign_count and not note.is_behind):
+            # Without its time, a round that times out by half would seem as quick as its answers.
             self.round.sum_ns += took_ns if self._fills(note) else 0
             if not note.most:
                 self._refute(now_ns)
@@ -152,6 +156,7 @@ class InTimeBound:
 
     def refused(self, note: InFlightNote) -> None:
         """Count a refusal because the queue of the server is full."""
+        # A full queue refuses many at a time. Those that were sent before the size changed count once with the first.
         if not note.most or note.number <= self.round.cut_count:
             return
         self.full = note.most
@@ -162,6 +167,7 @@ class InTimeBound:
 
     def _fills(self, note: InFlightNote) -> bool:
         """Whether an attempt counts in this round."""
+        # With fewer in flight an answer may be quicker, and so says nothing of this size.
         return self.size <= note.most + 1 and note.number > self.round.cut_count
 
     def _begin(self, rate: float, size: float, most: float) -> None:

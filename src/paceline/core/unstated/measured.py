@@ -136,6 +136,7 @@ class RateMeter(FoundMeter[RateNote]):
         """How long ``amount`` takes at least. An opening rate doubles each second."""
         rate = self.rate
         if rate.phase is RatePhase.OPENING:
+            # In t seconds it admits the integral of rate x 2^t: this is solved for t.
             return ceil(log2(1 + amount * log(2) / rate.rate) * NS)
         return ceil(amount / rate.cycle.top * NS) if rate.cycle.top else 0
 
@@ -147,6 +148,7 @@ class RateMeter(FoundMeter[RateNote]):
         rate, at_ns = self.rate, self.rate.empty.at_ns
         pending = sum(note.amount for note in self.notes.values())
         admitted = rate.tally.admitted - rate.empty.admitted - pending
+        # Two amounts beside the time: all of one window at its end, and all of the next one at its start.
         most = amount * (2 + max(now_ns - at_ns, 0) / NS / period_s)
         return max(admitted - most, rate.cycle.top * period_s - 2 * amount) > 0
 
