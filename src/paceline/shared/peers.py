@@ -351,7 +351,8 @@ class Peers:
         spent, until_us = 0.0, peer.seen_us + VANISHED_US
         if peer.due_us and peer.due_us <= now_us < until_us:
             if not peer.gone:
-                # It was noticed late, by the next message of any process. The time before that counts, too.
+                # It was noticed late, by the next message of any process. The time before that counts, too, but for the
+                # time in which all had lost the store.
                 late_us = max(now_us - max(peer.due_us, self.away_us), 0)
                 peer.gone, peer.since_us = peer.share, self._charged_us - late_us
                 self.gone += peer.gone

@@ -70,6 +70,7 @@ class Snapshot:
             # The sum of charges only grows, so a smaller one is from another ledger.
             if tracker is not None and standing.charged < tracker.charges.total:
                 tracker.ledger_restarted()
+                # A new ledger counts its versions anew, so the same number would hide another state.
                 self.versions[i] = -1
             if standing.learned is not None:
                 self.versions[i] = standing.learned.version
@@ -80,7 +81,7 @@ class Snapshot:
                 continue
             if standing.learned is not None:
                 self._learn(now_ns, i, standing.learned, tracker)
-                m = entry.meter
+                m = entry.meter  # another one, if the store counts the quota in another way
             entry.spent = standing.spent
             of(m).stand(m, now_ns, standing.lack_ns, standing.used, standing.opened)
             if tracker is not None:
