@@ -20,6 +20,7 @@ Range = tuple[str, float, float]
 """What a number counts, its least and its most."""
 
 
+# Neither cache needs a bound: they have as many entries as there are declared types.
 @cache
 def _hints(its: type) -> dict[str, Any]:
     home = vars(its).get("__home__")  # of a public class, whose module is paceline

@@ -51,6 +51,7 @@ class Entry:
 
     def with_meter(self, meter: Meter) -> Entry:
         """The same limit with another meter: nothing is spent yet."""
+        # Without its share, which only the learning asks for. None learns from a fallback or a forecast, made of these.
         return Entry(meter, self.name, self.source, self.given, self.refused_above)
 
 

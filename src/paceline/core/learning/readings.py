@@ -110,6 +110,7 @@ class Readings:
             reservation.shown = {**reservation.shown, index: whole.remaining}
         entry.read_ns = now_ns
         m = entry.meter
+        # Only if less is left, because each change is a message to the other processes.
         if isinstance(m, Window) and reading.remaining is not None and reading.remaining < m.level(now_ns):
             self._corrections.change(index, now_ns, What.SEEN, reading.remaining)
         if index in self._trackers and told.note is not None and not m.restarts_by_answers:
@@ -171,6 +172,7 @@ class Readings:
             return True
         if reading.basis is Basis.ASSUMED or not self._corrections.counted(reading.unit):
             return reading.basis is Basis.PROVED
+        # As many as units are counted: any other one has returned above.
         refill = self._inferred.setdefault(reading.unit, Refill())
         return refill.learn_bucket_period(reading) == reading.period_s
 
@@ -209,6 +211,7 @@ class Readings:
             if entry.meter.restarts_by_answers:
                 period_s = tracker.restarts.period_s
             elif told.note is not None:
+                # With a store, the present amount may be converted from a learned period. The given one never is.
                 known, charged = quota.amount if entry.given == math.inf else entry.given, told.note.charged
                 period_s = tracker.refill.learn_counter_period(
                     told.reservation.granted_ns, whole, known, quota.period_s, charged, tracker.charges
