@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -56,7 +57,6 @@ class Chunk:
         content: Their lines in the provider's format, until they are sent.
         file: The provider's id of the file that has them; empty where there is none, or before it is uploaded.
         size: The bytes of ``content``; 0 for a batch of an earlier process.
-        inputs: The texts that its requests embed.
     """
 
     kind: BatchKind
@@ -71,7 +71,6 @@ class Chunk:
     content: list[bytes] = field(default_factory=list)
     file: str = ""
     size: int = 0
-    inputs: int = 0
 
     @property
     def digest(self) -> str:
@@ -113,11 +112,12 @@ def cut(
         most_tokens: The most input tokens of one, likewise.
     """
     chunks: dict[BatchKind, Chunk] = {}
+    inputs = Counter[BatchKind]()
     for item in items:
         chunk = chunks.get(item.kind)
         if chunk is not None and (
             len(chunk.lines) >= most_lines
-            or chunk.inputs + item.inputs > most_inputs
+            or inputs[item.kind] + item.inputs > most_inputs
             or chunk.size + len(item.content) > most_bytes(item.kind)
             or chunk.tokens + item.tokens > most_tokens(item.kind)
         ):
@@ -125,12 +125,13 @@ def cut(
             chunk = None
         if chunk is None:
             chunk = chunks[item.kind] = Chunk(item.kind)
+            inputs[item.kind] = 0
         chunk.lines.append(item.line)
         chunk.custom_ids.append(item.custom_id)
         chunk.content.append(item.content)
         chunk.size += len(item.content)
         chunk.tokens += item.tokens
-        chunk.inputs += item.inputs
+        inputs[item.kind] += item.inputs
         if sum(one.size for one in chunks.values()) > OPEN_BYTES:
             yield chunks.pop(max(chunks, key=lambda kind: chunks[kind].size))
     yield from chunks.values()
@@ -148,6 +149,7 @@ class ProviderQueue:
         full_until_s: Before this time nothing is sent.
         full_since_s: The first of the refusals in a row.
         refusals: The times in a row that the queue was full.
+        worked: Whether a batch of it was not failed by the provider's validation.
     """
 
     limit: float | None = None
@@ -157,6 +159,7 @@ class ProviderQueue:
     full_until_s: float = 0.0
     full_since_s: float = 0.0
     refusals: int = 0
+    worked: bool = False
 
     @property
     def most(self) -> float:

@@ -25,7 +25,7 @@ from paceline.batch.api import (
     spool,
     uploading,
 )
-from paceline.batch.chunks import BatchKind, Chunk
+from paceline.batch.chunks import Chunk
 from paceline.batch.endpoints import FULL
 from paceline.batch.journal import LOST, Batches
 from paceline.batch.runner import FAILED, USAGE
@@ -57,6 +57,12 @@ def _stands(refusal: RefusedError) -> bool:
 def _has_no_room(seen: SeenBatch, problem: Problem) -> bool:
     """Whether a batch has failed because of the provider's load or an outage, which passes: no request of it was tried."""
     return seen.state == "failed" and (problem.code == FULL or is_unpaid(None, problem.code, problem.message))
+
+
+def _is_all(seen: SeenBatch, final: int, whys: list[str]) -> bool:
+    """Whether ``final`` results are all answers of a batch, whose files cannot be read for ``whys``."""
+    # A count of answers is not reached by requests that were not done; and without a count, what is not there may be paid.
+    return final >= (seen.answered or 0) and bool(seen.stated or not whys)
 
 
 def _is_about_money(status: int | None, code: str, words: str) -> bool:
@@ -96,7 +102,6 @@ class Flight:
     again: list[Chunk] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._worked: set[BatchKind] = set()  # a batch of these was not failed by the provider's validation
         # One search at a time: a batch may fit two chunks, and the first to find it takes it.
         self._finding = asyncio.Lock()
 
@@ -350,7 +355,7 @@ class Flight:
         if seen.state == "failed":
             self._stop_at(chunk, seen, why, known=full is not None or found)
         else:
-            self._worked.add(chunk.kind)
+            self.batches.queue(chunk.kind).worked = True
 
     def _stop_at(self, chunk: Chunk, seen: SeenBatch, why: str, *, known: bool) -> None:
         """End the run at a failed batch if the next ones would fail, too; ``known``: they do not fail for the same reason.
@@ -364,7 +369,7 @@ class Flight:
             if self.batches.is_new(chunk):
                 raise StopError(FAILED, f"a batch of {chunk.kind.model[:100]} has failed{why}")
             return
-        if not known and chunk.kind not in self._worked:
+        if not (known or self.batches.queue(chunk.kind).worked):
             raise StopError(USAGE, f"the first batch of {chunk.kind.model[:100]} has failed{why}")
 
     async def _is_found(self, chunk: Chunk, refusal: RefusedError | None) -> bool:
@@ -494,8 +499,7 @@ class Flight:
             whys = [why for place in seen.files if (why := await self._read(chunk, place, reading))]
             final = len(chunk.lines) - len(reading.left)
             read = final + len(reading.again)
-            # A count of answers is not reached by requests that were not done; and without a count, what is not there may be paid.
-            reached = read >= seen.stated and final >= (seen.answered or 0) and (seen.stated or not whys)
+            reached = read >= seen.stated and _is_all(seen, final, whys)
             is_bare = not (seen.files or seen.stated or seen.problems)  # its counts and files may come later
             if (reached and not is_bare) or read == len(chunk.lines):
                 return seen
