@@ -120,7 +120,7 @@ class Section:
             try:
                 now_ns = self._clock.now_ns()
                 # Both before the pool is asked: they decide whether it has room, and until when a request waits.
-                if self._loops and self._pool.queue.length:
+                if self._loops:
                     self._forget_closed(now_ns)
                 if self.lateness.unsent:
                     self.lateness.no_refill_for_unsent(now_ns)
