@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 
 import pytest
 
@@ -58,6 +59,8 @@ from paceline.core.results import (
 def test_what_an_error_says(error, said):
     assert isinstance(error, PacelineError)
     assert (str(error), error.pool) == (said, "m")
+    copied = pickle.loads(pickle.dumps(error))  # as a pool of processes returns it
+    assert (type(copied), str(copied), vars(copied)) == (type(error), said, vars(error))
 
 
 def test_what_an_error_carries():

@@ -100,6 +100,17 @@ def public(kind: Kind) -> Kind:
 class PacelineError(Exception):
     """The base of all exceptions of paceline."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # By default a copy calls the class with the message, where most classes take other arguments: a process pool
+        # breaks when an error that it returns cannot be read.
+        return _copy_of, (type(self), self.args), self.__dict__
+
+
+def _copy_of(kind: type[PacelineError], args: tuple[Any, ...]) -> PacelineError:
+    error = kind.__new__(kind)
+    error.args = args
+    return error
+
 
 @public
 class PacelineWarning(UserWarning):
