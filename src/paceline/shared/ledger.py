@@ -157,9 +157,8 @@ class SharedLedger:
             self._born_us = now_us
         # No process that the ledger has met is forgotten sooner: one that it does not know was met by the ledger before.
         is_young = now_us - self._born_us < LEFT_US
-        if peer.number < message.number - 1 and (
-            peer.number or is_young
-        ):  # the place went back to an earlier state, or is new
+        if peer.number < message.number - 1 and (peer.number or is_young):
+            # The place has gone back to an earlier state, or is new.
             for i, left in zip(index, message.known.recalled, strict=False):
                 of(self._accounts[i].meter).remember(self._accounts[i].meter, now_ns, left)
 
