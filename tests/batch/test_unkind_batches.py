@@ -751,11 +751,11 @@ def test_results_in_a_store_are_read_there_without_the_key(tmp_path, api, monkey
 def test_results_may_take_longer_than_a_call_while_they_come(start, monkeypatch):
     def slowly(self, raw):
         for at in range(0, len(raw), 500):
-            time.sleep(0.02)
+            time.sleep(0.04)
             yield raw[at : at + 500]
 
     monkeypatch.setattr(OpenAI, "parts", slowly)
-    monkeypatch.setattr(offline, "CALL_S", 0.3)
+    monkeypatch.setattr(offline, "CALL_S", 1.0)  # much longer than from one part to the next
     one = start(OpenAI, count=60)
     one.completes(most=60, batches=1)
 
