@@ -139,7 +139,7 @@ class Holdings:
         self.outbox = Outbox()
         if learns:
             self.learning = Learning(ledger, self._learned, raises=learns == "up")
-        self.unstated = Unstated(ledger, deque()) if self.learning is None else self.learning.unstated
+        self.unstated = Unstated(ledger, deque(maxlen=0)) if self.learning is None else self.learning.unstated
 
     @property
     def decides(self) -> bool:
