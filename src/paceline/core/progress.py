@@ -261,7 +261,7 @@ def pause_s(refusal: Refusal, row: Row, first_s: float = FIRST_S, most_s: float 
         row: The row.
         first_s: The own estimate for the first refusal of a row; it doubles with each further one.
         most_s: The longest own estimate.
-        of_request: How many refusals of the same request count as if they were in the row.
+        of_request: How many refusals of the same request count for the own estimate as if they were in the row.
     """
     if row.is_paced:
         return 0.0
@@ -275,4 +275,5 @@ def pause_s(refusal: Refusal, row: Row, first_s: float = FIRST_S, most_s: float 
     # Of two stated waits, the shorter one is kept until a probe after it is refused.
     if row.number == 1:
         asked_s = min(asked_s, refusal.sooner_s or asked_s)
-    return max(asked_s, own_s) if number > 1 else asked_s or own_s
+    # Not for refusals of one request: where others were admitted in between, no stated wait was too short.
+    return max(asked_s, own_s) if row.number > 1 else asked_s or own_s
