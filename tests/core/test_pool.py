@@ -616,6 +616,17 @@ class TestCoolDown:
         pump_at_wake(pool)
         assert pump_at_wake(pool) == (T0 + 5 * NS + PROBE_NS, waiters[1:])
 
+    @pytest.mark.parametrize(
+        ("said_s", "took_s", "probe_s"), [(5.0, 0.3, 0.6), (5.0, 0.0, 0.1), (5.0, 9.0, 2.0), (None, 0.3, 2.0)]
+    )
+    def test_after_a_stated_wait_the_probe_is_waited_for_as_long_as_refusals_take(self, said_s, took_s, probe_s):
+        pool, now_ns = pool_of("60 requests/min"), T0 + round(took_s * NS)
+        _, outcome = ask(pool)
+        pool.refuse(now_ns, outcome, replace(RATE, retry_after_s=said_s), 5.0)
+        waiters = [ask(pool)[0] for _ in range(3)]
+        assert pump_at_wake(pool) == (now_ns + 5 * NS, waiters[:1])
+        assert pump_at_wake(pool) == (now_ns + 5 * NS + round(probe_s * NS), waiters[1:])
+
     def test_a_probe_that_was_never_sent_lets_another_go(self):
         pool, waiters = self.paused()
         now_ns, _ = pump_at_wake(pool)

@@ -60,6 +60,14 @@ def test_world(world, seed, latency_s):
     assert report.tally["admitted"] >= 800, said
 
 
+@pytest.mark.parametrize("latency_s", [0.3, 8.0])
+def test_long_answers_do_not_lengthen_the_pause_after_a_stated_wait(latency_s):
+    settings = {"limits": {"m": "1200 requests/min"}, "rule": "quantised", "quantum_s": 0.5, **BODY_ONLY}
+    report = Fleet("2400 requests/min", {**settings, "latency_s": latency_s}, seed=1, jobs=600, workers=600).run()
+    assert len(report.refused) <= 80, report.said()  # 0.13 of the rate and 196, if each probe is waited for
+    assert report.steady >= 0.95, report.said()
+
+
 def test_a_limit_that_is_learned_while_many_are_in_flight():
     """The answers come in another order than the server counted their requests."""
     settings = {"limits": {"m": "20 requests/min,40k tokens/min"}, "latency_s": 1.0, "jitter": 0.5}

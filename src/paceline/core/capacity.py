@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from paceline.core.ledger import Ledger
-from paceline.core.pause import Pause
+from paceline.core.pause import PROBE_NS, Pause
 from paceline.core.queue import Waiter
 from paceline.core.quota import FAR_NS, Cost
 from paceline.core.results import COOL_DOWN, Decision, Reading, Refusal, Reservation, StoreLost, WaitUntil
@@ -152,7 +152,13 @@ class Capacity(Protocol):
         """Close ``reservation`` and give back its charge: its request was never sent."""
 
     def refuse(
-        self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int, opens_ns: int | None = None
+        self,
+        now_ns: int,
+        reservation: Reservation,
+        refusal: Refusal,
+        pause_ns: int,
+        opens_ns: int | None = None,
+        probe_ns: int = PROBE_NS,
     ) -> bool:
         """Close ``reservation``, keep its charge, pause, and learn; whether quotas have changed.
 
@@ -164,6 +170,7 @@ class Capacity(Protocol):
             opens_ns: Of one about an allowance, from which the quotas learn nothing: how long the others wait for an
                 answer as the pause opens, where this process keeps the quotas alone; 0: the pause has one probe.
                 ``None``: it is about none.
+            probe_ns: How long the others wait for the answer to the probe of the pause.
         """
 
     def observe(self, now_ns: int, readings: Sequence[Reading], reservation: Reservation) -> bool:

@@ -8,6 +8,7 @@ from typing import Any, Self
 from paceline.core.capacity import Capacity, Learns
 from paceline.core.learning.learning import Learning
 from paceline.core.ledger import Ledger
+from paceline.core.pause import PROBE_NS
 from paceline.core.queue import Waiter
 from paceline.core.quota import FAR_NS, Cost, Quota
 from paceline.core.results import QUEUE, Decision, Reading, Refusal, Reservation
@@ -99,12 +100,18 @@ class LocalCapacity(Capacity):
         self.ledger.cancel(now_ns, reservation)
 
     def refuse(
-        self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int, opens_ns: int | None = None
+        self,
+        now_ns: int,
+        reservation: Reservation,
+        refusal: Refusal,
+        pause_ns: int,
+        opens_ns: int | None = None,
+        probe_ns: int = PROBE_NS,
     ) -> bool:
         # Before the learning, which counts the other attempts in flight.
         self.ledger.refuse(now_ns, reservation)
         if pause_ns:
-            self.ledger.pause.begin(now_ns + pause_ns, opens_ns=opens_ns or 0)
+            self.ledger.pause.begin(now_ns + pause_ns, opens_ns=opens_ns or 0, probe_ns=probe_ns)
         changed = False
         if self.learning is not None:
             if opens_ns is None:

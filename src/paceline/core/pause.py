@@ -23,7 +23,7 @@ from paceline.core.quota import NS
 from paceline.core.results import COOL_DOWN
 
 PROBE_NS: Final = 2 * NS
-"""How long after a pause the others wait for the answer to the probe: a refusal comes at once."""
+"""How long after a pause the others wait for the answer to the probe, at most: a refusal comes at once."""
 
 T = TypeVar("T")
 
@@ -84,17 +84,19 @@ class Pause(Generic[T]):
         probe: The probe in flight; ``None`` in the other phases.
         reason: Why nothing goes: what users read of the pause that ends last, or that was the last one.
         opens_ns: How long the others wait for an answer where two follow each; 0: all follow the probe's.
+        probe_ns: How long they wait for the probe's.
     """
 
-    __slots__ = ("_gone", "_room", "opens_ns", "phase", "probe", "reason", "until_ns")
+    __slots__ = ("_gone", "_room", "opens_ns", "phase", "probe", "probe_ns", "reason", "until_ns")
 
     def __init__(self, until_ns: int = 0, *, closed: bool = False, probe: T | None = None) -> None:
         self.until_ns, self.probe, self.reason = until_ns, probe, COOL_DOWN
         self.phase = PausePhase.CLOSED if closed else PausePhase.OPEN if probe is None else PausePhase.PROBING
+        self.probe_ns = PROBE_NS
         self.opens_ns = self._room = 0  # how many more may go by the answers so far
         self._gone: dict[T, bool] = {}  # since the pause, without the end of an answer; whether it has begun
 
-    def begin(self, until_ns: int, reason: str = COOL_DOWN, opens_ns: int = 0) -> None:
+    def begin(self, until_ns: int, reason: str = COOL_DOWN, opens_ns: int = 0, probe_ns: int = PROBE_NS) -> None:
         """Grant nothing before ``until_ns``, for ``reason``; both stay where the pause in force ends later."""
         # The pause that ends last is in force, so its reason is what users read.
         if until_ns >= self.until_ns:
@@ -103,6 +105,7 @@ class Pause(Generic[T]):
         # A pause that opens gently still does after another one in between, because as many wait.
         self._room, self.opens_ns = 0, max(self.opens_ns, opens_ns)
         self._gone.clear()
+        self.probe_ns = probe_ns
         self._step(PauseEvent.BEGIN, None, max(self.until_ns, until_ns))
 
     @property
@@ -110,15 +113,15 @@ class Pause(Generic[T]):
         """Whether a grant is to be told: it becomes the probe, or uses up what an answer let go."""
         return self.phase is CLOSED or (self.opens_ns > 0 and self.phase is not OPEN)
 
-    def granted(self, now_ns: int, attempt: T, within_ns: int = PROBE_NS) -> None:
-        """Take an attempt that goes after the pause for its probe. The others wait ``within_ns`` for its answer.
+    def granted(self, now_ns: int, attempt: T) -> None:
+        """Take an attempt that goes after the pause for its probe. The others wait for its answer.
 
         When that time is over, a ledger lets the others go, and the answer still counts. A stop, and a pause in whose
         end two follow each answer, take the next attempt for the probe.
         """
         if not self.opens_ns:
             # At 600 requests/min, a stall of 5 s cost 40 refusals if all went at its end, and 12 with a probe.
-            self._step(PauseEvent.GRANT, attempt, now_ns + within_ns)
+            self._step(PauseEvent.GRANT, attempt, now_ns + self.probe_ns)
             return
         self._gone[attempt] = False
         # It is 0 for the probe, and for one that goes because no answer came within `opens_ns`.

@@ -173,9 +173,13 @@ class Rows:
 
     def _presumed(self, now_ns: int, sent_ns: int, in_flight_ns: Sequence[int]) -> list[int]:
         """The attempts in flight that are admitted, when an attempt that was sent at ``sent_ns`` is refused now."""
-        refused_in_ns = max(self._slowest_ns, now_ns - sent_ns, REFUSED_IN_NS)
+        before_ns = now_ns - self.admitted_in_ns(now_ns - sent_ns)
+        return [at_ns for at_ns in in_flight_ns if at_ns <= before_ns]
+
+    def admitted_in_ns(self, refused_in_ns: int = 0) -> int:
+        """After which time an attempt in flight counts as admitted; ``refused_in_ns``: what a refusal took now."""
         # A provider refuses before it works: one that takes twice as long as a refusal was admitted.
-        return [at_ns for at_ns in in_flight_ns if at_ns <= now_ns - min(2 * refused_in_ns, PROBE_NS)]
+        return min(2 * max(self._slowest_ns, refused_in_ns, REFUSED_IN_NS), PROBE_NS)
 
     def _goes_on(self, admitted_ns: Sequence[int]) -> bool:
         """Whether the row goes on, though the attempts that were sent at ``admitted_ns`` are admitted."""

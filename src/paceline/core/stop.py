@@ -49,7 +49,10 @@ class Stop:
         self._longest_ns = min(2 * self._longest_ns or STOP_NS, STOP_MAX_NS)
         # The last probe has its answer, so that its time is over.
         self.pause.end()
-        self.pause.begin(now_ns + min(round(stop_s * NS), self._longest_ns), reason)
+        # If the probe gets no answer, the next one goes after a whole stop: after PROBE_NS, a stopped pool would send
+        # as in a pause.
+        stop_ns = min(round(stop_s * NS), self._longest_ns)
+        self.pause.begin(now_ns + stop_ns, reason, probe_ns=self._longest_ns)
         self._began_ns = now_ns
         # A shorter stated wait is no end: the stop has another reason than that.
         self.ends_ns = now_ns + round(asked_s * NS) if asked_s >= stop_s else 0
@@ -61,9 +64,7 @@ class Stop:
         """
         if now_ns < self.pause.until_ns:
             return self.outcome
-        # The probe has no reservation yet, so that the instant stands for it. If it gets no answer, the next one goes
-        # after a whole stop: after PROBE_NS, a stopped pool would send as in a pause.
-        self.pause.granted(now_ns, now_ns, self._longest_ns)
+        self.pause.granted(now_ns, now_ns)  # it has no reservation yet, so that the instant stands for it
         return None
 
     def for_waiters(self) -> Stopped | None:

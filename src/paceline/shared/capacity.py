@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from paceline.core.capacity import PENDING, Capacity
 from paceline.core.ledger import Ledger
 from paceline.core.local import LocalCapacity
-from paceline.core.pause import Pause, PausePhase
+from paceline.core.pause import PROBE_NS, Pause, PausePhase
 from paceline.core.queue import Waiter
 from paceline.core.quota import FAR_NS, NS, Cost
 from paceline.core.results import (
@@ -144,7 +144,13 @@ class SharedCapacity(StoreSide, Capacity):
         self._take_off(now_ns, reservation)
 
     def refuse(
-        self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int, opens_ns: int | None = None
+        self,
+        now_ns: int,
+        reservation: Reservation,
+        refusal: Refusal,
+        pause_ns: int,
+        opens_ns: int | None = None,
+        probe_ns: int = PROBE_NS,
     ) -> bool:
         """What it teaches is learned after the next reply; of full servers this process learns alone, and at once."""
         learning = self.learning if opens_ns is None else None
@@ -161,10 +167,10 @@ class SharedCapacity(StoreSide, Capacity):
         else:
             self.unstated.explained(now_ns, reservation)
         if local is not None:
-            return local.refuse(now_ns, reservation, refusal, pause_ns, opens_ns)
+            return local.refuse(now_ns, reservation, refusal, pause_ns, opens_ns, probe_ns)
         ours = refusal.kind.about_rate
         amounts = reservation.amounts if ours and not another else [0.0] * len(reservation.amounts)
-        self.outbox.add(now_ns, Refused(amounts, pause_ns), at_once=True)  # the pause is for all processes
+        self.outbox.add(now_ns, Refused(amounts, pause_ns, probe_ns), at_once=True)  # the pause is for all processes
         ledger = self.snapshot.ledger
         ledger.pause.until_ns = max(ledger.pause.until_ns, now_ns + pause_ns)  # for who looks before the reply
         if learning is not None and not is_full:

@@ -90,7 +90,6 @@ class SharedLedger:
         self._accounts: list[SharedAccount] = []
         self._peers = Peers()
         self._pause: Pause[str] = Pause()  # the probe is the process that sends it
-        self._probe_ns = PROBE_NS  # how long the others wait for its answer
         self._notes: dict[str, tuple[str, int]] = {}  # each with its instant, the newest last
         self._noted = 0
         self._born_us: int | None = None  # the first message
@@ -212,8 +211,7 @@ class SharedLedger:
                     self._accounts[i].refused += amount
                     self._accounts[i].version += 1
                 if news.pause_ns:
-                    self._pause.begin(now_ns + news.pause_ns)
-                    self._probe_ns = news.probe_ns
+                    self._pause.begin(now_ns + news.pause_ns, probe_ns=news.probe_ns)
             elif isinstance(news, Noted):
                 self._notes.pop(news.key, None)
                 self._notes[news.key] = news.text, now_us
@@ -304,7 +302,7 @@ class SharedLedger:
             # A later request of this process is behind all that wait, or one process would take every turn.
             before = others
             if self._pause.phase is PausePhase.CLOSED:
-                self._pause.granted(now_ns, message.who, self._probe_ns)
+                self._pause.granted(now_ns, message.who)
                 probe = True
         waits_ns = min(latest - now_ns, WAIT_MAX_NS) if len(grants) < len(message.wants) else 0
         pause_ns = max(self._pause.until_ns, back_ns) - now_ns
@@ -355,7 +353,7 @@ class SharedLedger:
             "not_before": self._pause.until_ns,
             "probe_next": self._pause.phase is PausePhase.CLOSED,
             "probe": self._pause.probe,
-            "probe_ns": self._probe_ns,
+            "probe_ns": self._pause.probe_ns,
             "notes": self._notes,
             "noted": self._noted,
             "born": self._born_us,
@@ -382,7 +380,7 @@ class SharedLedger:
         ledger._pause = Pause(state["not_before"], closed=state["probe_next"], probe=state["probe"])
         ledger._set_ns = state["set"]
         # What an older version has stored has none of these.
-        ledger._probe_ns, ledger._noted = state.get("probe_ns", PROBE_NS), state.get("noted", 0)
+        ledger._pause.probe_ns, ledger._noted = state.get("probe_ns", PROBE_NS), state.get("noted", 0)
         ledger._born_us = state.get("born", 0)
         ledger._notes = {key: (text, at_us) for key, (text, at_us) in state.get("notes", {}).items()}
         return ledger

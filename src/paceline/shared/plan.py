@@ -13,7 +13,7 @@ from typing import Any, Final
 from paceline.core.allowance import OPENS_NS
 from paceline.core.capacity import PENDING, Resolution
 from paceline.core.ledger import Ledger
-from paceline.core.pause import CLOSED, PausePhase
+from paceline.core.pause import CLOSED, PROBE_NS, PausePhase
 from paceline.core.plan import THERE_NS, Plan, PlanCapacity
 from paceline.core.queue import LaneSpec, Queue, Waiter
 from paceline.core.quota import NS, Cost
@@ -142,10 +142,16 @@ class SharedPlan(StoreSide, PlanCapacity):  # type: ignore[override]  # attribut
         self._ended(now_ns, reservation, answered=False)
 
     def refuse(
-        self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int, opens_ns: int | None = None
+        self,
+        now_ns: int,
+        reservation: Reservation,
+        refusal: Refusal,
+        pause_ns: int,
+        opens_ns: int | None = None,
+        probe_ns: int = PROBE_NS,
     ) -> bool:
         """See :meth:`Capacity.refuse <paceline.core.capacity.Capacity.refuse>`; all processes pause."""
-        changed = super().refuse(now_ns, reservation, refusal, pause_ns, opens_ns)
+        changed = super().refuse(now_ns, reservation, refusal, pause_ns, opens_ns, probe_ns)
         self._goes = self._probes = False
         if reservation is self._probe:
             self._probe = None
