@@ -27,7 +27,7 @@ from paceline.batch.client import TRUST, error_of, one_line
 from paceline.batch.index import Index
 from paceline.batch.reach import Reach, origin, reason
 from paceline.batch.redact import Secrets
-from paceline.batch.requests import RunRequest
+from paceline.batch.requests import BadLineError, RunRequest, keyless
 from paceline.batch.results import read_json
 from paceline.batch.summary import Calls
 from paceline.batch.transport import NO_CONNECTION
@@ -400,6 +400,32 @@ class Web:
         return b"".join(parts)
 
 
+class ApiForm(NamedTuple):
+    """How a Batch API writes what all of them have.
+
+    Attributes:
+        paths: The paths of requests that can be part of a batch; the paths of files and batches begin with its first group.
+        like: One of them, for a message.
+        batches: What the path of a batch has before its id.
+        cancel: What the path at which it is cancelled has after that.
+        paging: What the query of a list calls the most batches of a page, and the id of the batch after which the page begins.
+        id: What the line of a request, and the line of its result, call the id.
+        body: What the line of a request calls the body.
+        posts: Whether it has the method and the path.
+        has_model: Whether its body has the model.
+    """
+
+    paths: re.Pattern[str]
+    like: str = ""
+    batches: str = "batches"
+    cancel: str = "/cancel"
+    paging: tuple[str, str] = ("limit", "after")
+    id: str = "custom_id"
+    body: str = "body"
+    posts: bool = False
+    has_model: bool = True
+
+
 class Endpoints(ABC):
     """The Batch API of one provider.
 
@@ -409,8 +435,7 @@ class Endpoints(ABC):
         APART: Whether a name in ``body.model`` takes either batches or requests one by one.
         GOING: The states of a batch that goes on.
         ENDED: The states of one that has ended. In the first it has a result for every request.
-        PAGING: What the query of a list calls the most batches of a page, and the id of the batch after which the page begins.
-        ID: What the lines of results call the id.
+        FORM: Its paths, and its lines.
         MISSING: The statuses for results that are not there, although the key can see the batch.
         MAPS_IDS: Whether requests have other ids in a batch than in the input.
         run: The id of the run.
@@ -421,21 +446,26 @@ class Endpoints(ABC):
     APART: ClassVar[bool] = False
     GOING: ClassVar[tuple[str, ...]]
     ENDED: ClassVar[tuple[str, ...]]
-    PAGING: ClassVar[tuple[str, str]] = "limit", "after"
-    ID: ClassVar[str] = "custom_id"
+    FORM: ClassVar[ApiForm]
     MISSING: ClassVar[frozenset[int]] = frozenset([404, 410])
     MAPS_IDS: ClassVar[bool] = False
 
     def __init__(self, web: Web, run: str = "") -> None:
         self.web, self.run = web, run
 
-    @abstractmethod
     def encode(self, request: RunRequest) -> bytes:
         """A request as the batch has it, without the end of the line.
 
         Raises:
             BadLineError: Its path cannot be part of a batch.
         """
+        form = self.FORM
+        if not form.paths.match(request.path):
+            wrong = f"url is {keyless(request.path)[:100]!r}: a batch needs a path like {form.like}"
+            raise BadLineError(f"line {request.line}: {wrong}")
+        posted = {"method": "POST", "url": request.path.removeprefix("/openai")} if form.posts else {}
+        body = {name: value for name, value in request.body.items() if form.has_model or name != "model"}
+        return json.dumps({form.id: self.id_for(request.custom_id), **posted, form.body: body}).encode("ascii")
 
     def is_whole(self, state: str) -> bool:
         """Whether a batch in this state has a result for every request."""
@@ -462,15 +492,11 @@ class Endpoints(ABC):
         """
         return ""
 
-    def _file(self, chunk: Chunk) -> str:  # noqa: ARG002
-        """The path of the file of a batch."""
-        return ""
-
     async def delete(self, chunk: Chunk) -> None:
         """Delete the file of a batch, if it has one; a file that stays costs nothing."""
         if chunk.file:
             with suppress(BrokenError, RefusedError):
-                await self.web.call("DELETE", self._file(chunk))
+                await self.web.call("DELETE", self._one(chunk, "files", chunk.file))
 
     @abstractmethod
     async def create(self, chunk: Chunk) -> str:
@@ -513,13 +539,14 @@ class Endpoints(ABC):
     def _seen(self, chunk: Chunk, value: dict[str, Any]) -> SeenBatch:
         """A batch as the provider shows it: the one of ``chunk``, or one of a list beside it."""
 
-    @abstractmethod
-    def _batches(self, chunk: Chunk) -> str:
-        """The path of all batches: of the provider's list, and the beginning of the path of each."""
+    def _at(self, chunk: Chunk, what: str) -> str:
+        """``what`` beside the path of the requests: ``/v1/files``, ``/openai/v1/files``, ``/v1beta/files``."""
+        found = self.FORM.paths.match(chunk.kind.path)
+        return f"{found[1] if found else '/'}{what}"
 
-    def _batch(self, chunk: Chunk) -> str:
-        """The path of a batch."""
-        return f"{self._batches(chunk)}/{quote(chunk.batch)}"
+    def _one(self, chunk: Chunk, of: str, name: str) -> str:
+        """The path of a batch or a file, by what it is one ``of``; Gemini's names begin with that."""
+        return self._at(chunk, quote(name if name.startswith(f"{of}/") else f"{of}/{name}"))
 
     def _next_page(self, page: Any, found: list[SeenBatch], number: int) -> str:  # noqa: ARG002
         """What the path of the page after one has in addition, given that page, all batches so far and how many pages they are; empty at the end.
@@ -529,7 +556,7 @@ class Endpoints(ABC):
         """
         if page.get("has_more") and not found:
             raise BrokenError(NOT_ON)
-        return f"&{self.PAGING[1]}={quote(found[-1].id)}" if page.get("has_more") else ""
+        return f"&{self.FORM.paging[1]}={quote(found[-1].id)}" if page.get("has_more") else ""
 
     def _entries(self, page: Any) -> Iterable[Any]:
         """The batches of a page."""
@@ -541,7 +568,7 @@ class Endpoints(ABC):
         Raises:
             BrokenError: A batch with the id of the run cannot be read, or none of a page can; or the list has no end.
         """
-        path, found, query = f"{self._batches(chunk)}?{self.PAGING[0]}=100", list[SeenBatch](), ""
+        path, found, query = f"{self._at(chunk, self.FORM.batches)}?{self.FORM.paging[0]}=100", list[SeenBatch](), ""
         for number in range(PAGES_MAX):
             page = await self.web.call("GET", path + query)
             batches = readable(self._entries(page), self.run, partial(self._seen, chunk))
@@ -558,17 +585,13 @@ class Endpoints(ABC):
         """When a batch was created at the earliest, on the provider's clock."""
         return chunk.at_s - self.web.ahead_s - SKEW_S
 
-    def _cancelling(self, chunk: Chunk) -> str:
-        """The path at which a batch is cancelled."""
-        return f"{self._batch(chunk)}/cancel"
-
     async def look(self, chunk: Chunk) -> SeenBatch:
         """A batch as it is now.
 
         Raises:
             BrokenError: Its state is not documented.
         """
-        seen = self._seen(chunk, await self.web.call("GET", self._batch(chunk)))
+        seen = self._seen(chunk, await self.web.call("GET", self._one(chunk, self.FORM.batches, chunk.batch)))
         if seen.state not in (*self.ENDED, *self.GOING):
             raise BrokenError(f"its state is {one_line(seen.state)!r}, which is not known here")
         if seen.state in self.ENDED:
@@ -583,7 +606,7 @@ class Endpoints(ABC):
             BrokenError: It is not known whether that was heard.
         """
         try:
-            await self.web.call("POST", self._cancelling(chunk))
+            await self.web.call("POST", self._one(chunk, self.FORM.batches, chunk.batch) + self.FORM.cancel)
         except RefusedError as error:
             if error.status == 429:
                 raise BrokenError("too many calls") from None  # any other refusal: it has ended
@@ -621,7 +644,7 @@ class Endpoints(ABC):
                 yield _honest(result)._replace(custom_id=self._own_id(result.custom_id, own_ids))
                 results += 1
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-                found = re.search(_ID % self.ID.encode(), raw)
+                found = re.search(_ID % self.FORM.id.encode(), raw)
                 if not raw.endswith(b"\n"):
                     is_cut = True
                 elif found is not None:

@@ -19,6 +19,7 @@ import aiohttp
 from paceline.batch.acceptance import is_served
 from paceline.batch.api import (
     RESULT_MAX,
+    ApiForm,
     BrokenError,
     Endpoints,
     NoResultsError,
@@ -38,7 +39,6 @@ from paceline.batch.api import (
 from paceline.batch.chunks import Chunk
 from paceline.batch.client import error_of, one_line
 from paceline.batch.index import Index
-from paceline.batch.requests import BadLineError, RunRequest, keyless
 
 FULL: Final = "token_limit_exceeded"
 
@@ -56,28 +56,12 @@ class OpenAIEndpoints(Endpoints):
     LINES_MAX = 50_000
     GOING: ClassVar[tuple[str, ...]] = ("validating", "in_progress", "finalizing", "cancelling")
     ENDED: ClassVar[tuple[str, ...]] = ("completed", "failed", "expired", "cancelled")
-    UPLOADS, BATCHES = "files", "batches"
-
-    def encode(self, request: RunRequest) -> bytes:
-        _require_v1(request)
-        path = request.path.removeprefix("/openai")
-        value = {"custom_id": request.custom_id, "method": "POST", "url": path, "body": request.body}
-        return json.dumps(value).encode("ascii")
-
-    @staticmethod
-    def _at(chunk: Chunk, what: str) -> str:
-        """``what`` beside the path of the requests: ``/v1/files``, or ``/openai/v1/files``."""
-        return f"{chunk.kind.path.partition('/v1/')[0]}/v1/{what}"
-
-    def _batches(self, chunk: Chunk) -> str:
-        return self._at(chunk, self.BATCHES)
+    FORM = ApiForm(re.compile(r"(.*?/v1/)"), "'/v1/chat/completions', with model or deployment in the body", posts=True)
+    UPLOADS = "files"
 
     async def create(self, chunk: Chunk) -> str:
-        made = await self._made_of_file(self._batches(chunk), self._order(chunk))
+        made = await self._made_of_file(self._at(chunk, self.FORM.batches), self._order(chunk))
         return id_in(made.get("job") or made)  # Together's is in another object
-
-    def _file(self, chunk: Chunk) -> str:
-        return self._at(chunk, f"files/{quote(chunk.file)}")
 
     def _order(self, chunk: Chunk) -> dict[str, Any]:
         """What asks for the batch of an uploaded file."""
@@ -112,7 +96,7 @@ class OpenAIEndpoints(Endpoints):
 
     def _files(self, chunk: Chunk, value: dict[str, Any], *names: str) -> list[str]:
         """The places of results."""
-        return [f"{self._at(chunk, 'files')}/{quote(str(file))}/content" for name in names if (file := value.get(name))]
+        return [f"{self._one(chunk, 'files', str(file))}/content" for name in names if (file := value.get(name))]
 
     def result(self, value: dict[str, Any]) -> Result:
         custom_id, response, error = value["custom_id"], value.get("response"), value.get("error")
@@ -143,12 +127,6 @@ def _file_of(chunk: Chunk) -> bytes:
     return b"\n".join(chunk.content) + b"\n"
 
 
-def _require_v1(request: RunRequest) -> None:
-    if "/v1/" not in request.path:
-        text = "a batch needs a path like '/v1/chat/completions', with model or deployment in the body"
-        raise BadLineError(f"line {request.line}: url is {keyless(request.path)[:100]!r}: {text}")
-
-
 class AzureEndpoints(OpenAIEndpoints):
     """The same below ``/openai/v1``, where the body's model is the name of a batch deployment.
 
@@ -161,7 +139,7 @@ class AzureEndpoints(OpenAIEndpoints):
 
     async def create(self, chunk: Chunk) -> str:
         with uploading(404):  # it may not be shown yet
-            file = await self.web.call("GET", self._file(chunk))
+            file = await self.web.call("GET", self._one(chunk, "files", chunk.file))
         if (state := str(file.get("status")).lower()) in ("pending", "running", "uploaded"):
             raise UnreadyError(f"the uploaded file is still {state}")
         return await super().create(chunk)
@@ -176,13 +154,7 @@ class MistralEndpoints(OpenAIEndpoints):
     LINES_MAX = 100_000
     GOING = ("queued", "running", "cancellation_requested")
     ENDED = ("success", "failed", "timeout_exceeded", "cancelled")
-    BATCHES = "batch/jobs"
-    PAGING = "page_size", ""
-
-    def encode(self, request: RunRequest) -> bytes:
-        _require_v1(request)
-        body = {name: value for name, value in request.body.items() if name != "model"}
-        return json.dumps({"custom_id": request.custom_id, "body": body}).encode("ascii")
+    FORM = OpenAIEndpoints.FORM._replace(batches="batch/jobs", paging=("page_size", ""), posts=False, has_model=False)
 
     def _order(self, chunk: Chunk) -> dict[str, Any]:
         return {
@@ -211,6 +183,7 @@ class TogetherEndpoints(OpenAIEndpoints):
     """
 
     SELDOM = True
+    FORM = OpenAIEndpoints.FORM._replace(posts=False)
     MAPS_IDS = True
     UPLOADS = "files/upload"
 
@@ -221,10 +194,6 @@ class TogetherEndpoints(OpenAIEndpoints):
     def id_for(self, custom_id: str) -> str:
         return custom_id if _PLAIN_ID.fullmatch(custom_id) else f"paceline-{hashed(custom_id)}"
 
-    def encode(self, request: RunRequest) -> bytes:
-        _require_v1(request)
-        return json.dumps({"custom_id": self.id_for(request.custom_id), "body": request.body}).encode("ascii")
-
     def _form(self, name: str) -> dict[str, str]:
         return {"purpose": "batch-api", "file_name": name, "file_type": "jsonl"}
 
@@ -232,7 +201,7 @@ class TogetherEndpoints(OpenAIEndpoints):
         return {"input_file_id": chunk.file, "endpoint": chunk.kind.path, "completion_window": "24h"}
 
     async def find(self, chunk: Chunk, known: set[str], index: Index) -> str | None:  # noqa: ARG002
-        jobs = await self.web.call("GET", self._batches(chunk), list)
+        jobs = await self.web.call("GET", self._at(chunk, self.FORM.batches), list)
         for batch, file, created_s in readable(jobs, self.run, _job_of_together):
             recent = created_s >= self._oldest_s(chunk)
             if recent and batch not in known and await self._file_name(chunk, file) == self._file_of(chunk):
@@ -243,7 +212,7 @@ class TogetherEndpoints(OpenAIEndpoints):
         """The name of a file; empty for one that was deleted."""
         if file not in self._names:
             try:
-                about = await self.web.call("GET", f"{self._at(chunk, 'files')}/{quote(file)}")
+                about = await self.web.call("GET", self._one(chunk, "files", file))
                 self._names[file] = id_in(about, "filename")
             except RefusedError as error:
                 if error.status != 404:
@@ -281,20 +250,16 @@ class AnthropicEndpoints(Endpoints):
     LINES_MAX = 100_000
     GOING = ("in_progress", "canceling")
     ENDED = ("ended",)
-    PAGING = "limit", "after_id"
+    FORM = ApiForm(re.compile("(/)"), batches="v1/messages/batches", paging=("limit", "after_id"), body="params")
     MAPS_IDS = True
-    PATH = "/v1/messages/batches"
 
     def id_for(self, custom_id: str) -> str:
         return f"{self.run}-{hashed(custom_id)}"
 
-    def encode(self, request: RunRequest) -> bytes:
-        return json.dumps({"custom_id": self.id_for(request.custom_id), "params": request.body}).encode("ascii")
-
     async def create(self, chunk: Chunk) -> str:
         body = b'{"requests":[' + b",".join(chunk.content) + b"]}"
         headers = {"content-type": "application/json"}
-        return id_in(await self.web.call("POST", self.PATH, data=body, headers=headers))
+        return id_in(await self.web.call("POST", self._at(chunk, self.FORM.batches), data=body, headers=headers))
 
     async def find(self, chunk: Chunk, known: set[str], index: Index) -> str | None:
         unknown = cast("BrokenError | None", None)
@@ -311,9 +276,6 @@ class AnthropicEndpoints(Endpoints):
         if unknown is not None:
             raise unknown
         return None
-
-    def _batches(self, chunk: Chunk) -> str:  # noqa: ARG002
-        return self.PATH
 
     async def _first_id(self, seen: SeenBatch) -> str:
         """The id in the first line of a batch's results.
@@ -334,13 +296,13 @@ class AnthropicEndpoints(Endpoints):
                     raise
                 raise BrokenError(f"the results of batch {seen.id} cannot be read") from None
 
-    def _seen(self, chunk: Chunk, value: dict[str, Any]) -> SeenBatch:  # noqa: ARG002
+    def _seen(self, chunk: Chunk, value: dict[str, Any]) -> SeenBatch:
         state, counts, batch = str(value.get("processing_status")), value.get("request_counts") or {}, id_in(value)
         total = sum(count for count in counts.values() if isinstance(count, int))
         return SeenBatch(
             batch, state, total, total - (counts.get("processing") or 0),
             created_s=time_of(value.get("created_at")), answered=counts.get("succeeded") or 0,
-            files=[f"{self.PATH}/{quote(batch)}/results"] if state == "ended" else [],
+            files=[f"{self._one(chunk, self.FORM.batches, batch)}/results"] if state == "ended" else [],
         )  # fmt: skip
 
     def result(self, value: dict[str, Any]) -> Result:
@@ -373,40 +335,17 @@ class GeminiEndpoints(Endpoints):
     """
 
     LINES_MAX = 50_000
-    PAGING = "pageSize", ""
-    ID = "key"
+    FORM = ApiForm(
+        re.compile(r"(.*?/)models/.*:generateContent\Z"), "'/v1beta/models/gemini-3.8-flash:generateContent'",
+        cancel=":cancel", paging=("pageSize", ""), id="key", body="request", has_model=False,
+    )  # fmt: skip
     MISSING = frozenset([403, 404, 410])  # 403: "or it may not exist" (ai.google.dev/gemini-api/docs/troubleshooting)
-    ONE, MANY = ":generateContent", ":batchGenerateContent"
     GOING = ("unspecified", "queued", "pending", "running", "cancelling", "paused", "updating")
     ENDED = ("succeeded", "failed", "cancelled", "expired")
 
-    def encode(self, request: RunRequest) -> bytes:
-        if not request.path.endswith(self.ONE) or "/models/" not in request.path:
-            text = "a batch needs a path like '/v1beta/models/gemini-3.8-flash:generateContent'"
-            raise BadLineError(f"line {request.line}: url is {keyless(request.path)[:100]!r}: {text}")
-        body = {name: value for name, value in request.body.items() if name != "model"}
-        return json.dumps({"key": self.id_for(request.custom_id), "request": body}).encode("ascii")
-
-    @staticmethod
-    def _at(chunk: Chunk, what: str) -> str:
-        """``what`` beside the models: ``/v1beta/batches``."""
-        return f"{chunk.kind.path.partition('/models/')[0]}/{what}"
-
-    def _batches(self, chunk: Chunk) -> str:
-        return self._at(chunk, "batches")
-
-    def _batch(self, chunk: Chunk) -> str:
-        return self._at(chunk, quote(chunk.batch))  # which begins with "batches/"
-
-    def _file(self, chunk: Chunk) -> str:
-        return self._at(chunk, quote(chunk.file))  # which begins with "files/"
-
-    def _cancelling(self, chunk: Chunk) -> str:
-        return f"{self._batch(chunk)}:cancel"
-
     async def create(self, chunk: Chunk) -> str:
         body = {"batch": {"displayName": self.mark(chunk), "inputConfig": {"fileName": chunk.file}}}
-        path = chunk.kind.path.removesuffix(self.ONE) + self.MANY
+        path = chunk.kind.path.removesuffix(":generateContent") + ":batchGenerateContent"
         return id_in(await self._made_of_file(path, body), "name")
 
     async def upload(self, chunk: Chunk) -> str:
@@ -442,7 +381,7 @@ class GeminiEndpoints(Endpoints):
             succeeded = failed = 0
         return SeenBatch(
             id_in(value, "name"), state, done=succeeded + failed, answered=succeeded, mark=str(about.get("displayName")),
-            files=[f"{self._at(chunk, quote(str(file)))}:download?alt=media"] if file else [],
+            files=[f"{self._one(chunk, 'files', str(file))}:download?alt=media"] if file else [],
             problems=[Problem(*_error_of(why), None)] if why and state == "failed" else [],
         )  # fmt: skip
 
