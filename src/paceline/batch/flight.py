@@ -136,17 +136,10 @@ class Flight:
             self.returned = True
             return await self.ends[chunk.kind.provider].delete(chunk)
         except RefusedError as error:
-            there = await self._is_there(chunk) if _stands(error) else None
-            if there is False:
-                return await self._refused(chunk, error)
-            if there:
-                self._say(
-                    f"batch {chunk.batch} was created, although the provider refused its creation with a {error.status}"
-                )
-            else:
-                refusal = error
+            refusal = error
+            self.unclear.add(chunk.name)
+            if not _stands(error):
                 self._say(f"the creation of a batch was refused with a {error.status} ({error}): looking for it")
-                self.unclear.add(chunk.name)
         except BrokenError as error:
             self._say(f"the answer to the creation of a batch is lost ({error}): looking for it")
         finally:
@@ -203,15 +196,6 @@ class Flight:
             self._say(f"{kind.provider} takes no batch of {size:,} bytes: those that follow have half of it at most")
         elif not is_full:
             raise stopping(error, kind) from None
-
-    async def _is_there(self, chunk: Chunk) -> bool | None:
-        """Whether a batch whose creation was refused is in the provider's list, by one look at it; ``None``: one that may be it is."""
-        try:
-            return await self._look_for(chunk)
-        except NotYetError:
-            return None
-        except (BrokenError, RefusedError):
-            return False
 
     async def _look_for(self, chunk: Chunk) -> bool:
         """Look for the batch of a chunk in the provider's list, and note it; whether there is one.
@@ -374,13 +358,19 @@ class Flight:
 
     async def _is_found(self, chunk: Chunk, refusal: RefusedError | None) -> bool:
         """Whether there is a batch whose creation had no clear answer; its requests are given back if there is none."""
-        found = await self._find(chunk, refusal)
+        nothing = refusal is not None and _stands(refusal)  # was made, so that one look is enough
+        stands = nothing or (refusal is not None and refusal.status not in PASSING)
+        found = await self._find(chunk, 0.0 if nothing else self.timing.settle_s, stands=stands)
         self.unclear.discard(chunk.name)
-        if not found and refusal is not None and _stands(refusal):
+        if found and refusal is not None and nothing:
+            self._say(
+                f"batch {chunk.batch} was created, although the provider refused its creation with a {refusal.status}"
+            )
+        elif refusal is not None and nothing:
             await self._refused(chunk, refusal)
         elif not found:
             await self._not_made(chunk, refusal)
-        return bool(found)
+        return found
 
     def _tell(self, chunk: Chunk, seen: SeenBatch, reading: ResultsRead) -> tuple[bool, str]:
         """Say how a batch has ended; whether requests are left, and the provider's reason."""
@@ -432,15 +422,14 @@ class Flight:
                 else:
                     self.answers.record(line, code, words)
 
-    async def _find(self, chunk: Chunk, refusal: RefusedError | None) -> bool:
-        """Look for the batch of ``chunk`` in the provider's list, for some time from now on; whether there is one.
+    async def _find(self, chunk: Chunk, settle_s: float, *, stands: bool) -> bool:
+        """Look for the batch of ``chunk`` in the provider's list, for ``settle_s`` from now on; whether there is one.
 
         It was announced before its requests were uploaded, which may have taken long.
 
-        After a refusal that stands the run stops in any case, so that a list that cannot be read is not waited for.
+        After a refusal that ``stands`` the run stops in any case, so that a list that cannot be read is not waited for.
         """
-        outage, stands = Outage(self.answers.view, self.timing), refusal is not None and refusal.status not in PASSING
-        settled_s = time.monotonic() + self.timing.settle_s
+        outage, settled_s = Outage(self.answers.view, self.timing), time.monotonic() + settle_s
         while True:
             settled = time.monotonic() >= settled_s
             try:
