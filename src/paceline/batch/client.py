@@ -292,8 +292,7 @@ class RunClient:
                 sender = self.sender
                 sender.calls.made -= 1
                 sender.free()
-                attempt = getattr(exchange.http, "attempt", 0)
-                self.room.lower(lack, entry, attempt, sender.last, len(sender.in_flight))
+                self.room.lower(lack, entry, len(sender.in_flight))
             else:
                 return answer
             finally:
