@@ -126,12 +126,9 @@ class Network:
 SERIAL: Final = 0
 """The number of an answer, which only people read."""
 
-SIZES_MAX: Final = 1_024
-"""Of how many sizes of requests it is kept what both sides see of them: many plans have few."""
-
 
 class Sized(NamedTuple):
-    """What the requests of one size have in common.
+    """A request as both sides see it.
 
     Attributes:
         call: The request as the process describes it.
@@ -157,7 +154,7 @@ class Route:
         target: Its host and path.
     """
 
-    __slots__ = ("_sized", "dialect", "kind", "model", "provider", "scheduler", "target")
+    __slots__ = ("dialect", "kind", "model", "provider", "scheduler", "target")
 
     def __init__(self, limiter: Limiter, model: str, dialect: str) -> None:
         self.scheduler: Scheduler = limiter.pacer.pools.scheduler(model)
@@ -171,16 +168,12 @@ class Route:
         self.dialect: Dialect = OPENAI_LIKE[dialect] if dialect and usual in OPENAI_LIKE.values() else usual
         self.kind = KINDS.get(name, "chat")
         self.target = prefix, PATHS[self.kind]
-        self._sized = lru_cache(maxsize=SIZES_MAX)(self._size)
 
     def sized(self, request: Request) -> Sized:
         """The request as both sides see it."""
         asked, most = request.input_tokens, request.max_output_tokens
+        output, stream, provider = request.output_tokens, request.stream, self.provider
         estimated = asked if request.estimated is None else round(request.estimated)
-        return self._sized(estimated, asked, request.output_tokens, most, request.stream)
-
-    def _size(self, estimated: int, asked: int, output: int, most: int | None, stream: bool) -> Sized:
-        provider = self.provider
         call = Call(provider.name, self.kind, self.model, estimated, most, stream)
         ask = Ask(self.kind, self.model, asked, most, stream, include_usage=True)
         return Sized(call, ask, provider.held(call, asked, output), provider.charged(call, Usage(asked, output)))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from itertools import chain, islice
 from os import PathLike
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any, ClassVar, Final, TypeVar
 from paceline.config.sources import Problems, read_file
 from paceline.core.queue import LaneSpec
 from paceline.emulator.prompt_cache import PromptPart
-from paceline.planner.wire import SIZES_MAX, Request
+from paceline.planner.wire import Request
 
 CALLS_MAX = 200_000
 """The most calls of one plan: 40 s of computing on two shared CPUs."""
@@ -231,13 +230,7 @@ class WorkPhase(CallSizes):
 
     def _call(self, model: str, random: Random) -> Request:
         asked, output = self.asked(random), self.written(random)
-        return _request(model, asked, output, self.most(output), self.name, self._pause_s(random))
-
-
-@lru_cache(maxsize=SIZES_MAX)
-def _request(model: str, asked: int, output: int, most: int, lane: str, after_s: float) -> Request:
-    """A request, which does not change: calls of one size share it."""
-    return Request(model, asked, output, most, lane=lane, after_s=after_s)
+        return Request(model, asked, output, self.most(output), lane=self.name, after_s=self._pause_s(random))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
