@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from paceline.batch.acceptance import REPEATED, UNSTABLE, Acceptance
 from paceline.batch.index import Index
 from paceline.batch.progress import ProgressView
-from paceline.batch.results import ResultsFile, encode_answer, output_errors
+from paceline.batch.results import ResultsFile, encode_answer
 from paceline.batch.summary import FIRST, RunTally
 from paceline.responses.finish import State
 
@@ -74,22 +74,13 @@ class RunAnswers:
         again = self.acceptance.recorded(response, error).again
         return Record(encode_answer(custom_id, response, error), str(error["code"]), again)
 
-    def append(self, record: bytes) -> None:
-        """Write a record.
-
-        Raises:
-            OutputError: A pipe or a device has failed.
-        """
-        with output_errors(f"{self.results.path} cannot be written"):
-            self.results.append(record)
-
     def write(self, record: Record) -> None:
         """Write the record of a request, and count it.
 
         Raises:
             OutputError: A pipe or a device has failed.
         """
-        self.append(record.raw)
+        self.results.append(record.raw)
         self.tally.count(record.code, again=record.again)
         if self.tally.cuts:
             self.view.say(CUTS)

@@ -106,8 +106,8 @@ class Members:
         self._group, self._pacer = group, pacer
         # All requests may begin alike: they would wait for one member while the others are free.
         self._choice = group.choice(pacer.clock, by_cache=False)
-        self.origins = [origin(one.root) for one in group.members.values()]
-        self._targets: dict[tuple[str, str], RunTarget] = {}  # by member and path
+        self.origins = tuple(origin(one.root) for one in group.members.values())
+        self._target = functools.cache(RunTarget.of)
 
     def exchange(self, request: RunRequest, metered: Metered, bind: _Bind, seen: _Seen) -> Exchange:
         """The exchange of a request with any of them.
@@ -124,9 +124,7 @@ class Members:
             own = own or describe(self._pacer, one.provider, request.path, content)
             if own is None:
                 raise BadLineError(f"url is {keyless(request.path)!r}, which is not paced for {one.provider.name}")
-            place = self._targets.get((name, request.path))
-            if place is None:
-                place = self._targets[name, request.path] = RunTarget.of(one.base_url, request.path, self.origins)
+            place = self._target(one.base_url, request.path, self.origins)
             ways[name] = Way(bind(request, one.provider.name, place, content), own)
         sticky = request.body.get("prompt_cache_key")
         sticky = None if sticky is None else str(sticky)

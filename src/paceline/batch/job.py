@@ -636,7 +636,7 @@ def _record(custom_id: str | int, why: str, answers: RunAnswers) -> None:
     Raises:
         OutputError: A pipe or a device has failed.
     """
-    answers.append(encode_answer(custom_id, None, {"code": INVALID_ROW, "message": why}))
+    answers.results.append(encode_answer(custom_id, None, {"code": INVALID_ROW, "message": why}))
     answers.tally.fail(INVALID_ROW)
 
 

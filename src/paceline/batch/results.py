@@ -9,7 +9,6 @@ A line is an answer in OpenAI's batch format:
 from __future__ import annotations
 
 import codecs
-import errno
 import json
 import os
 import re
@@ -349,7 +348,7 @@ class ResultsFile:
         """Write one line to the operating system, without buffering; keep and save it if a regular file cannot take it.
 
         Raises:
-            OSError: A pipe or a device has failed; nothing more can be written.
+            OutputError: A pipe or a device has failed; nothing more can be written.
         """
         assert self._file is not None
         self.kept.append(line)
@@ -357,7 +356,7 @@ class ResultsFile:
             return
         if not self._file.regular:
             self.kept.clear()
-            raise OSError(errno.EIO, self.why)
+            raise OutputError(f"{self.path} cannot be written: {self.why}")
         self.unsaved += 1
         self._save()
 

@@ -89,7 +89,7 @@ class AnswerWriter:
         reading.again.pop(key, None)
         error = self._answers.acceptance.error_of(result.response, result.error)
         if line is None:  # paid, and no longer in the input
-            self._answers.append(encode_answer(result.custom_id, result.response, error))
+            self._answers.results.append(encode_answer(result.custom_id, result.response, error))
             return
         if self._index.is_done(line):
             return
