@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from paceline.config.schema import TARGETS_MAX, parse_base_url, part_of, specific
+from paceline.config.schema import TARGETS_MAX, by_pattern, parse_base_url
 from paceline.core.results import SettingsError
 from paceline.providers.registry import PROVIDERS, base_of, is_provider, maker, provider_named
 from paceline.providers.roots import host_root
@@ -414,10 +414,9 @@ class _Conversion:
 
     def _tell_caught(self, found: Mapping[str, list[str]]) -> None:
         """Name the deployments that are left out, and whose requests a pattern would send to another server."""
-        patterns = [name for name in sorted(found, key=specific) if "*" in name]
         for one in self._deployments:
             # litellm looks for a name before its patterns: without the name, the pattern gets its requests
-            pattern = next((name for name in patterns if part_of(one.name, name) is not None), "")
+            pattern, _ = by_pattern(one.name, found)
             if pattern and one.name not in found:
                 to = ", ".join(found[pattern])
                 why = f'its requests go to {to} now, by the name "{pattern}": write its name to [models]'
@@ -492,12 +491,7 @@ class _Conversion:
     @staticmethod
     def _places(name: str, found: Mapping[str, list[str]]) -> list[str]:
         """The places of a name, which may be one that a pattern stands for."""
-        if name in found:
-            return found[name]
-        for pattern in sorted(found, key=specific):
-            if "*" in pattern and (part := part_of(name, pattern)) is not None:
-                return [target.replace("*", part) for target in found[pattern]]
-        return []
+        return found[name] if name in found else by_pattern(name, found)[1]
 
     def variables(self) -> list[str]:
         """The variables of the keys that the servers need."""

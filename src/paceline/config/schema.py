@@ -130,17 +130,17 @@ def table(example: str) -> BeforeValidator:
     return BeforeValidator(check)
 
 
-def specific(pattern: str) -> tuple[int, int]:
-    """Sorts the names that match one name: first the one with the most text before its ``*``, then behind it. No two are equal there."""
-    before, _, behind = pattern.partition("*")
-    return -len(before), -len(behind)
+def by_pattern(name: str, table: Mapping[str, Sequence[str]]) -> tuple[str, list[str]]:
+    """The name in ``table`` whose ``*`` stands for a part of ``name``, and its targets with that part; both empty for none.
 
-
-def part_of(name: str, pattern: str) -> str | None:
-    """What the ``*`` of ``pattern`` stands for in ``name``; ``None``: it does not match."""
-    before, _, behind = pattern.partition("*")
-    matches = name.startswith(before) and name.endswith(behind) and len(name) >= len(before + behind)
-    return name[len(before) : len(name) - len(behind)] if matches else None
+    Of several it is the one with the most text before its ``*``, then behind it. No two are equal there.
+    """
+    for pattern in sorted(table, key=lambda one: [-len(text) for text in one.split("*")]):
+        before, star, behind = pattern.partition("*")
+        if star and name.startswith(before) and name.endswith(behind) and len(name) >= len(before + behind):
+            part = name[len(before) : len(name) - len(behind)]
+            return pattern, [target.replace("*", part) for target in table[pattern]]
+    return "", []
 
 
 def parse_base_url(text: str) -> str:

@@ -15,7 +15,7 @@ from urllib.parse import unquote, unquote_plus, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from paceline.config import Config
-from paceline.config.schema import TARGETS_MAX, part_of, specific
+from paceline.config.schema import TARGETS_MAX, by_pattern
 from paceline.config.servers import ServerGroup, group, read_key, server
 from paceline.core.hints import did_you_mean
 from paceline.core.results import SettingsError
@@ -187,7 +187,7 @@ class Routes:
         for name in self._unlisted - models.keys():
             raise SettingsError(f"unlisted: {name!r} is no name in [models]{did_you_mean(name, models)}")
         self._exact: dict[str, tuple[Destination, ...]] = {}
-        self._patterns = {name: models[name] for name in sorted(models, key=specific) if "*" in name}
+        self._patterns = {name: targets for name, targets in models.items() if "*" in name}
         for name, targets in models.items():
             self._check(name, targets)
             if "*" not in name:
@@ -218,11 +218,8 @@ class Routes:
         """The places of ``name``, in their order; none for an unknown one."""
         if name in self._exact:
             return self._exact[name]
-        for pattern, targets in self._patterns.items():
-            if (part := part_of(name, pattern)) is not None:
-                meant = dict.fromkeys(target.replace("*", part) for target in targets)
-                return tuple(self._place(name, target) for target in meant)
-        return ()
+        _, targets = by_pattern(name, self._patterns)
+        return tuple(self._place(name, target) for target in dict.fromkeys(targets))
 
     def misspelt(self, limits: Container[str]) -> Iterator[str]:
         """What to say of each model that may be misspelt: its provider has no limits for it, nor have ``limits``."""
