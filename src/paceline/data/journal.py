@@ -12,7 +12,7 @@ import threading
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from datetime import date, timedelta
@@ -20,7 +20,7 @@ from datetime import time as time_of_day
 from decimal import Decimal
 from itertools import count
 from math import inf
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 from uuid import UUID
 
 from paceline.core.results import SettingsError, StoreError, UnfinishedError, explaining
@@ -48,6 +48,8 @@ FINAL: Final = frozenset({"declined", "blocked"})
 _ERROR: Final = b"!"  # an entry that begins with it is no JSON, and so no value
 
 log = logging.getLogger("paceline")
+
+T = TypeVar("T")
 
 
 class Kept(NamedTuple):
@@ -287,23 +289,18 @@ class SharedJournal:
 
     async def _claimed(self, key: str, token: str) -> Claim:
         """Try to claim a key, again and again while the place cannot be used: nothing is paid for meanwhile."""
-        loop = asyncio.get_running_loop()
-        begun_s = loop.time()
-        while True:
+
+        async def claim() -> Claim:
             asked = self._threads.submit(self._place.claim, key, token)
             try:
-                found = await asyncio.wrap_future(asked)
+                return await asyncio.wrap_future(asked)
             except asyncio.CancelledError:  # a thread may have begun
                 asked.add_done_callback(lambda _: self._given_up.put((key, token)))
                 raise
-            except StoreError as error:
-                if loop.time() - begun_s >= self._wait_s:
-                    raise
-                log.warning("the journal %s cannot be used, trying again: %s", self._name, error)
-                await asyncio.sleep(4 * AGAIN_S)
-            else:
-                self._wait_s = WAIT_S
-                return found
+
+        found = await patiently(claim, lambda: self._wait_s, 4 * AGAIN_S, f"the journal {self._name} cannot be used")
+        self._wait_s = WAIT_S
+        return found
 
     def _look_after_claims(self) -> None:
         """Renew the claims that are held, and release those that are given up."""
@@ -333,6 +330,24 @@ class SharedJournal:
             raise StoreError(
                 f"the journal {self._name}: the value of {key[:60]!r} is damaged, or was written by another program; give another name"
             ) from error
+
+
+async def patiently(call: Callable[[], Awaitable[T]], most_s: Callable[[], float], every_s: float, what: str) -> T:
+    """Call a journal, again and again while that fails, for as long as ``most_s`` says then; ``what`` has failed, for the log.
+
+    Raises:
+        StoreError: It failed for too long.
+    """
+    loop = asyncio.get_running_loop()
+    begun_s = loop.time()
+    while True:
+        try:
+            return await call()
+        except StoreError as error:
+            if loop.time() - begun_s >= most_s():
+                raise
+            log.warning("%s, trying again: %s", what, error)
+            await asyncio.sleep(every_s)
 
 
 Journal = OwnJournal | SharedJournal

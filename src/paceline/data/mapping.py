@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 import os
 import threading
 from collections.abc import (
@@ -23,14 +22,14 @@ from concurrent.futures import Future
 from contextlib import ExitStack, aclosing, closing, contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Generic, TypeVar, cast, overload
 
 from paceline.core.hints import counted
-from paceline.core.results import SettingsError, StoreError, UnfinishedError, warn
+from paceline.core.results import SettingsError, UnfinishedError, warn
 from paceline.data.crowd import AHEAD, CallEndedError, Crowd, CrowdPlace
 from paceline.data.frames import is_table
-from paceline.data.journal import FINAL, InvalidKeyError, ItemKeys, Journal, OwnJournal, encoded
+from paceline.data.journal import FINAL, InvalidKeyError, ItemKeys, Journal, OwnJournal, encoded, patiently
 from paceline.data.progress import EVERY_S, SAID_S, Bar, bar
 from paceline.pacing.durable import LOOK_S
 from paceline.pacing.owners import in_a_loop, in_a_thread, is_async
@@ -44,8 +43,6 @@ MOST, MOST_THREADS = 5_000, 512
 
 JOURNAL_WAIT_S, JOURNAL_AGAIN_S = 60.0, 1.0
 """While the journal cannot be written to, a value is written again for so long, and so often. It is paid for already."""
-
-log = logging.getLogger("paceline")
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +307,8 @@ class _Calls(Generic[T, R]):
                 await self._first_has_ended.wait()
             done = await self._call(index, item, place)
             if done.error is None or (isinstance(done.error, UnfinishedError) and done.error.state in FINAL):
-                await self._keep(self.journal, key, encoded(done.error or done.value, index))
+                keep = partial(self.journal.keep, key, encoded(done.error or done.value, index))
+                await patiently(keep, lambda: JOURNAL_WAIT_S, JOURNAL_AGAIN_S, "a value is not in the journal")
             self._first_has_ended.set()
             return done
         finally:
@@ -353,19 +351,6 @@ class _Calls(Generic[T, R]):
         threading.Thread(target=call, name="paceline-map", daemon=True).start()
         await asyncio.wrap_future(ended)
         return outcome.result()  # asyncio would make a new error of a TimeoutError, without its traceback and its cause
-
-    async def _keep(self, journal: Journal, key: str, entry: bytes) -> None:
-        """Write to the journal, again and again while that fails."""
-        loop = asyncio.get_running_loop()
-        until_s = loop.time() + JOURNAL_WAIT_S
-        while True:
-            try:
-                return await journal.keep(key, entry)
-            except StoreError as error:
-                if loop.time() >= until_s:
-                    raise
-                log.warning("a value is not in the journal, trying again: %s", error)
-                await asyncio.sleep(JOURNAL_AGAIN_S)
 
 
 @overload
