@@ -172,30 +172,31 @@ def report(pool: Pool, now_ns: int, shown: int = QUEUE_SHOWN, prompt_cache: Prom
     """
     ledger = pool.ledger
     queue, eta_s = _queue(pool, now_ns, shown)
+    quotas: list[QuotaStatus] = [
+        {
+            "quota": entry.name,
+            "unit": entry.unit,
+            "limit": m.quota.amount,
+            "usable": entry.share,
+            "remaining": rounded(entry.unit, m.level(now_ns)),
+            "reset_s": _reset_s(m, now_ns),
+            "resets_at": _resets_at(m, now_ns),
+            "period_s": m.quota.period_s,
+            "burst": m.quota.burst,
+            "rule": m.quota.rule.value,
+            "learned": _learned(m, ledger.headroom_s)
+            | ({"stated_limit": entry.stated} if entry.stated is not None else {}),
+            "spent": rounded(entry.unit, entry.spent - (ledger.in_use(i) if entry.unit == USD else 0.0)),
+            "refused": rounded(entry.unit, entry.refused),
+            "source": str(entry.source),
+            "stated_ago_s": None if entry.read_ns is None else _ago_s(entry.read_ns, now_ns),
+        }
+        for i, entry in enumerate(ledger.entries)
+        for m in [entry.meter]
+        if m.is_known and entry.unit != ALONE
+    ]
     return {
-        "quotas": [
-            {
-                "quota": entry.name,
-                "unit": entry.unit,
-                "limit": m.quota.amount,
-                "usable": entry.share,
-                "remaining": rounded(entry.unit, m.level(now_ns)),
-                "reset_s": _reset_s(m, now_ns),
-                "resets_at": _resets_at(m, now_ns),
-                "period_s": m.quota.period_s,
-                "burst": m.quota.burst,
-                "rule": m.quota.rule.value,
-                "learned": _learned(m, ledger.headroom_s)
-                | ({"stated_limit": entry.stated} if entry.stated is not None else {}),
-                "spent": rounded(entry.unit, entry.spent - (ledger.in_use(i) if entry.unit == USD else 0.0)),
-                "refused": rounded(entry.unit, entry.refused),
-                "source": str(entry.source),
-                "stated_ago_s": None if entry.read_ns is None else _ago_s(entry.read_ns, now_ns),
-            }
-            for i, entry in enumerate(ledger.entries)
-            for m in [entry.meter]
-            if m.is_known and entry.unit != ALONE
-        ],
+        "quotas": quotas,
         "waiting": pool.queue.length,
         "lanes": pool.queue.waiting(),
         "lanes_waited_s": {lane: _ago_s(at_ns, now_ns) for lane, at_ns in pool.queue.oldest_ns().items()},
@@ -226,28 +227,26 @@ def report(pool: Pool, now_ns: int, shown: int = QUEUE_SHOWN, prompt_cache: Prom
         "cache": None
         if prompt_cache is None or not prompt_cache.reported.is_cached
         else _cache(pool, prompt_cache, now_ns),
-        "metrics": metrics(pool, now_ns),
+        "metrics": metrics(pool, quotas),
         **cast("_Shared", pool.capacity.status(now_ns)),
     }
 
 
-def metrics(pool: Pool, now_ns: int) -> dict[str, Any]:
+def metrics(pool: Pool, quotas: Iterable[QuotaStatus]) -> dict[str, Any]:
     """The state of ``pool`` in one level, under the names of metrics: ``rpm_remaining``, ``rate_limit_429_count``.
 
     Of a quota per minute or day there are ``_limit``, ``_remaining``, ``_reset_s`` and, of a window, ``_resets_at``,
     after the name of the quota in a file of limits (``rpm``, ``tpd``); where two count a day, the lower amounts.
     """
     found: dict[str, Any] = {}
-    for m in pool.ledger.meters:
-        if not m.is_known:
-            continue
-        if m.quota.unit in _INITIALS and m.quota.period_s in _PERIODS:
-            name = f"{_INITIALS[m.quota.unit]}p{_PERIODS[m.quota.period_s]}"
-            for field, amount in (("limit", m.quota.amount), ("remaining", round(m.level(now_ns), 3))):
+    for row in quotas:
+        if row["unit"] in _INITIALS and row["period_s"] in _PERIODS:
+            name = f"{_INITIALS[row['unit']]}p{_PERIODS[row['period_s']]}"
+            for field, amount in (("limit", row["limit"]), ("remaining", row["remaining"])):
                 found[f"{name}_{field}"] = min(amount, found.get(f"{name}_{field}", math.inf))
-            found.setdefault(f"{name}_reset_s", _reset_s(m, now_ns))
-            if (at := _resets_at(m, now_ns)) is not None:
-                found[f"{name}_resets_at"] = at
+            found.setdefault(f"{name}_reset_s", row["reset_s"])
+            if row["resets_at"] is not None:
+                found[f"{name}_resets_at"] = row["resets_at"]
     counts, estimates = pool.record.counts, pool.record.estimates
     estimated, actual = estimates.get(TOKENS) or estimates.get(INPUT_TOKENS) or (0.0, 0.0)
     return found | {
