@@ -105,7 +105,8 @@ class ReadAhead:
 
     async def _step(self) -> bool:
         """Read a part; whether no other is to be read."""
-        part = await awaited(self._read())
+        read = self._read()
+        part = await read if self._is_async else read
         with self._lock:
             self.ended = part is None
             if self._over:
