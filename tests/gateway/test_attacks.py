@@ -15,6 +15,7 @@ import threading
 import time
 import tracemalloc
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import cache, partial
 from pathlib import Path
@@ -796,20 +797,29 @@ class TestSlowness:
     def short(self, monkeypatch):
         for name in ("HEAD_S", "KEEP_S", "WRITE_S"):
             monkeypatch.setattr(protocol, name, 0.2)
+        monkeypatch.setattr(server, "KEEP_S", 0.2)
         monkeypatch.setattr(incoming, "BODY_S", 0.2)
 
     def test_the_connection_ends(self, serve, upstream):
         running = serve(upstream.url)
-        for first, then in SLOW:
+
+        def goes_on(first, then):
+            """Whether the server leaves the connection open, however long this client takes."""
             with connect(running.url) as connection, suppress(ConnectionResetError, BrokenPipeError):
                 connection.sendall(first)
-                for _ in range(200):
-                    read(connection, quiet_s=0.02)
+                connection.settimeout(0.02)
+                for _ in range(500):  # ten seconds
+                    with suppress(TimeoutError):
+                        if not connection.recv(65_536):
+                            return False
                     connection.sendall(then)
-                    if not then and not running.server.server_state.connections:
-                        break
-            until(lambda: not running.server.server_state.connections, f"the end of {first!r}")
-            until(lambda: idle(running))
+                return True
+            return False
+
+        with ThreadPoolExecutor(len(SLOW)) as threads:
+            left_open = list(threads.map(goes_on, *zip(*SLOW, strict=True)))
+        assert [case for case, is_open in zip(SLOW, left_open, strict=True) if is_open] == []
+        until(lambda: idle(running) and not running.server.server_state.connections)
 
     @pytest.mark.parametrize("stream", [False, True])
     def test_of_a_client_that_reads_nothing(self, serve, own_upstream, stream):
