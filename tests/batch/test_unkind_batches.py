@@ -427,10 +427,13 @@ def test_what_has_ended_is_read_before_a_run_stops_for_want_of_money(start, monk
     assert any("the results of batches that have ended are read first" in text for text in one.said.lines)
 
 
+NO_MONEY = {"code": "billing_hard_limit_reached", "message": "Billing hard limit has been reached", "line": None}
+FAILED = {"status": "failed", "errors": {"object": "list", "data": [NO_MONEY]}, "request_counts": None}
+"""What is shown of a batch that has failed without money."""
+
+
 def test_a_batch_that_fails_without_money_ends_the_run_after_others_have_worked(start, monkeypatch, capsys):
     look, show = OpenAI.look, OpenAI.show
-    problem = {"code": "billing_hard_limit_reached", "message": "Billing hard limit has been reached", "line": None}
-    failed = {"status": "failed", "errors": {"object": "list", "data": [problem]}, "request_counts": None}
 
     def looks(self, batch):
         if batch is self.batches[0]:
@@ -439,7 +442,7 @@ def test_a_batch_that_fails_without_money_ends_the_run_after_others_have_worked(
         return batch
 
     monkeypatch.setattr(OpenAI, "look", looks)
-    monkeypatch.setattr(OpenAI, "show", lambda self, batch: show(self, batch) | (failed if batch.looks > 8 else {}))
+    monkeypatch.setattr(OpenAI, "show", lambda self, batch: show(self, batch) | (FAILED if batch.looks > 8 else {}))
     one = start(OpenAI, count=8)
     assert one.run() == 1
     assert "has failed; billing_hard_limit_reached: Billing hard limit has been reached" in capsys.readouterr().err
@@ -449,8 +452,6 @@ def test_a_batch_that_fails_without_money_ends_the_run_after_others_have_worked(
 
 def test_batches_of_an_earlier_run_that_had_no_money_do_not_end_this_one(start, monkeypatch):
     show = OpenAI.show
-    problem = {"code": "billing_hard_limit_reached", "message": "Billing hard limit has been reached", "line": None}
-    failed = {"status": "failed", "errors": {"object": "list", "data": [problem]}, "request_counts": None}
     one = start(OpenAI, Unkind(work=10**6))
     kill_after_intent(one, monkeypatch, number=3)
     earlier = [batch.id for batch in one.server.batches]
@@ -458,7 +459,7 @@ def test_batches_of_an_earlier_run_that_had_no_money_do_not_end_this_one(start, 
     one.server.unkind.work = 0
 
     def shows(self, batch):
-        return show(self, batch) | (failed | {"output_file_id": None} if batch.id in earlier else {})
+        return show(self, batch) | (FAILED | {"output_file_id": None} if batch.id in earlier else {})
 
     monkeypatch.setattr(OpenAI, "show", shows)
     one.server.look = lambda batch: batch if batch.id in earlier else OpenAI.look(one.server, batch)
