@@ -213,3 +213,20 @@ def test_a_default_that_has_answered_can_only_be_lost(elsewhere, source, state_h
     assert (code, report["ok"], report["store"]) == (0, 20, f"sqlite:{state_home / 'paceline' / 'state.db'}")
     assert report["pools"]["openai/gpt-5"]["store"]["state"] == "lost"
     assert "in memory" not in capsys.readouterr().err
+
+
+def test_limits_of_your_own_bind_all_accounts_of_a_store(tmp_path, elsewhere, source):
+    """Budgets, and limits of lanes and of several models: they have no address and no key."""
+    own = {
+        "budget": "1 usd/day", "prices": {"openai/gpt-5": {"input": 1.0, "output": 1.0}},
+        "lanes": {"default": {"limits": "6k requests/min"}}, "joint_limits": {"openai": "5k requests/min"},
+    }  # fmt: skip
+    reports = []
+    for key in ("sk-first-secret", "sk-second-secret"):
+        (tmp_path / "in.results.jsonl").unlink(missing_ok=True)
+        code, report = run(source, ELSEWHERE, key=key, store=f"sqlite:{tmp_path}/s.db", provider="openai", **own)
+        assert (code, report["ok"]) == (0, 20)
+        reports.append(report)
+    books = spent(tmp_path / "s.db")
+    assert books["lane/default"]["requests"] == books["joint/openai/*"]["requests"] == 40
+    assert books["budget"]["usd"] == pytest.approx(sum(report["usd"] for report in reports), abs=1e-6)

@@ -167,6 +167,15 @@ async def test_an_answer_is_in_the_journal_before_it_is_passed_on(made, paceline
     assert world.tally()["admitted"] == 1
 
 
+async def test_a_budget_needs_no_address(made, monkeypatch, paceline_emulator):
+    world = paceline_emulator(limits={"gpt-5": "500 requests/min"})
+    monkeypatch.setenv("OPENAI_BASE_URL", world.base_url)
+    prices = {"openai/gpt-5": {"input": 1.0, "output": 1.0}}
+    actor = made(provider="openai", budget="1 usd/day", prices=prices)
+    [answer] = await answered(actor, actor._request(row()))
+    assert (answer.status_code, answer.error_code) == (200, None)
+
+
 async def test_after_a_refused_key_nothing_more_is_sent(made):
     refusal = {"error": {"code": "invalid_api_key", "message": "no sk-a-key-of-a-test"}}
     with OddServer(lambda *_: (401, {}, refusal)) as server:

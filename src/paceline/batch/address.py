@@ -59,9 +59,19 @@ def placing(config: Config, limits: Limits, environ: Mapping[str, str]) -> Calla
     return (lambda provider, _: provider) if named else place
 
 
-def account_of(pool: str, base_url: str | None, environ: Mapping[str, str]) -> str:
-    """The account whose quotas ``pool`` has (``openai/gpt-6-luna``): what keeps accounts apart in one store."""
-    return address_of(registry.provider_named(pool.partition("/")[0]), base_url, environ).account
+def account_of(
+    pool: str, addresses: Mapping[str, ProviderAddress], base_url: str | None, environ: Mapping[str, str]
+) -> str | None:
+    """The account whose quotas ``pool`` has (``openai/gpt-6-luna``): what keeps accounts apart in one store.
+
+    ``None`` for limits of your own that bind whichever account a request goes to: budgets, and limits of lanes or of several models.
+    """
+    name = pool.partition("/")[0]
+    at_host = (one for one in addresses.values() if urlsplit(one.root).hostname == name)
+    address = addresses.get(name) or next(at_host, None)
+    if address is None and registry.is_provider(name):
+        address = address_of(registry.provider_named(name), base_url, environ)
+    return None if address is None else address.account
 
 
 def proxy_for(addresses: Mapping[str, ProviderAddress]) -> str | None:

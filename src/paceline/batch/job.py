@@ -229,19 +229,11 @@ class Job:
         Raises:
             StoreError: The configured store cannot be used.
         """
-
-        def prefix(pool: str) -> str:
-            name = pool.partition("/")[0]
-            at_host = (one for one in addresses.values() if urlsplit(one.root).hostname == name)
-            address = addresses.get(name) or next(at_host, None)
-            if address is not None:
-                return address.account
-            return account_of(pool, self.config.base_url, self.environ)
-
         try:
             store = choose_store(self.config, self.environ, [one.root for one in addresses.values()])
             if store is not None:
-                store = Prefixed(store, prefix)
+                account = partial(account_of, addresses=addresses, base_url=self.config.base_url, environ=self.environ)
+                store = Prefixed(store, account)
                 for pool in pools:
                     store.exchange(pool, Message("paceline run", 0, leaving=True))
         except StoreError as error:

@@ -284,7 +284,9 @@ class Actor:
         self._config, self._id_column = config, id_column
         self._provider = provider_of(config)
         self._addresses = self._known_addresses()
-        accounts = Prefixed(open_store(url), lambda pool: account_of(pool, config.base_url, os.environ))
+        accounts = Prefixed(
+            open_store(url), lambda pool: account_of(pool, self._addresses, config.base_url, os.environ)
+        )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._refused: dict[tuple[str, str], str] = {}  # why the key is refused, by provider and model
         self._rows = asyncio.Semaphore(in_flight)

@@ -60,17 +60,21 @@ class Prefixed:
 
     Args:
         store: Where the ledgers are.
-        prefix: The text before the name of a pool and a slash; or a function that returns it for a pool.
+        prefix: The text before the name of a pool and a slash; or a function that returns it for a pool, ``None`` for none.
 
     Attributes:
         inner: Where the ledgers are.
     """
 
-    def __init__(self, store: Store, prefix: str | Callable[[str], str]) -> None:
+    def __init__(self, store: Store, prefix: str | Callable[[str], str | None]) -> None:
         self.url = store.url
         self.inner = store
-        # Once for each pool: a function of the user's own may take long.
-        self._name = cache(lambda pool: f"{prefix if isinstance(prefix, str) else prefix(pool)}/{pool}")
+
+        def name(pool: str) -> str:
+            before = prefix if isinstance(prefix, str) else prefix(pool)
+            return pool if before is None else f"{before}/{pool}"
+
+        self._name = cache(name)  # once for each pool: a function of the user's own may take long
 
     def exchange(self, pool: str, message: Message) -> StoreReply:
         return self.inner.exchange(self._name(pool), message)
