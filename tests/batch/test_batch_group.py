@@ -3,8 +3,9 @@
 import re
 
 import pytest
-from batch_helpers import chats, read_answers, run_job, write_lines
+from batch_helpers import GOOD, chats, read_answers, run_job, write_lines
 
+from odd_server import JSON, OddServer
 from paceline.batch.progress import LineView
 from paceline.core.results import SettingsError
 
@@ -99,6 +100,27 @@ def test_a_server_that_is_away_or_refuses_its_key_costs_no_request(tmp_path, reg
     code, report, answers = run(tmp_path, servers)
     assert (code, report["ok"], len(answers)) == (0, 60, 60)
     assert worlds["us"].tally()["admitted"] == 60
+
+
+@pytest.mark.parametrize("most", [1, 4])
+def test_a_refused_key_ends_no_run_that_another_server_answers(tmp_path, regions, most):
+    """Also if that one cannot answer for a moment, so that the server with the refused key has the last word."""
+    (refusing,) = regions("asia", valid_key="sk-another").values()
+
+    def answer(number, _):
+        return (
+            (500, JSON, {"error": {"message": "a moment"}})
+            if number in range(0, 40, 2) and most > 1
+            else (200, JSON, GOOD)
+        )
+
+    with OddServer(answer) as server:
+        servers = {"us": server.base_url, "asia": refusing.base_url}
+        models = {"models": {"gpt-5": "mine"}, "base_url": servers["us"], "provider": "openai"}
+        code, report, _ = run(tmp_path, servers | {"us": models}, max_attempts=most, retry={"backoff_s": 0.01})
+    failed = report["errors"].get("key_refused", 0)
+    assert report["ok"] == 60 - failed
+    assert (code, failed) == (0, 0) if most > 1 else code == 1 and 0 < failed < 60
 
 
 def test_keys_that_all_servers_refuse_end_the_run(tmp_path, regions, capsys):

@@ -128,10 +128,12 @@ class Members:
             ways[name] = Way(bind(request, one.provider.name, place, content), own)
         sticky = request.body.get("prompt_cache_key")
         sticky = None if sticky is None else str(sticky)
-        return RoutedExchange(self._pacer, ways, self._choice, sticky=sticky, seen=seen)
+        return RoutedExchange(self._pacer, ways, self._choice, model=request.model, sticky=sticky, seen=seen)
 
-    def outcome(self, outcome: RunOutcome) -> RunOutcome:
-        """The outcome; one that ends the run says so of all of them."""
+    def outcome(self, outcome: RunOutcome, model: str) -> RunOutcome:
+        """The outcome of a request for a model; one that ends the run says so of all of them."""
+        if outcome.ends == "key" and len(self._choice.left_aside(model)) < len(self._group.members):
+            return replace(outcome, ends="")  # other members answer, but the request has no attempt left
         if not outcome.ends:
             return outcome
         why = "have no money left" if outcome.ends == "money" else "refuse their keys, or the model"
@@ -236,7 +238,7 @@ class RunClient:
         elif judged is not None and judged.verdict is Verdict.FAULT:
             self._judge(route, request, answer, judged, exchange.http.address)
         outcome = replace(_outcome(request, answer), tries=exchange.tries)
-        return outcome if self._members is None else self._members.outcome(outcome)
+        return outcome if self._members is None else self._members.outcome(outcome, request.model)
 
     async def _attempt(
         self, request: RunRequest, exchange: Exchange, route: RunRoute

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from paceline.core.quota import NS
@@ -26,6 +26,7 @@ class RoutedExchange(Exchange):
         pacer: The pacer whose pools are charged.
         ways: The way to each member, by its name.
         choice: Chooses among them.
+        model: The name by which members are left out. The default is the model of the first way.
         sticky: See :meth:`Group.acquire <paceline.Group.acquire>`; ``None``: the member that has the prompt in its cache.
         timeout_s: See :class:`~paceline.http.exchange.Exchange`.
         name: As there.
@@ -41,6 +42,7 @@ class RoutedExchange(Exchange):
         ways: Mapping[str, Way],
         choice: Choice,
         *,
+        model: str | None = None,
         sticky: str | None = None,
         timeout_s: float | None = None,
         name: str | None = None,
@@ -49,7 +51,8 @@ class RoutedExchange(Exchange):
         first = next(iter(ways.values()))
         super().__init__(pacer, *first, timeout_s=timeout_s, name=name, seen=seen)
         self.member, self._started_ns = "", pacer.clock.now_ns()
-        self._ways, self._choice, self._sticky, self._model = ways, choice, sticky, self.metered.call.model
+        self._ways, self._choice, self._sticky = ways, choice, sticky
+        self._model = self.metered.call.model if model is None else model
         self._failed_at: set[str] = set()
 
     def ways(self) -> list[Way]:
@@ -87,16 +90,25 @@ class RoutedExchange(Exchange):
         if refusal is not None and refusal.scope is RefusalScope.REQUEST:
             return False
         self._failed_at.add(self.member)
-        return len(self._failed_at) < len(self._ways) and self.record.attempts < self.pacer.retry.max_attempts
+        return self._may_follow(self._failed_at.union(self._choice.left_aside(self._model)))
+
+    def _may_follow(self, without: Collection[str]) -> bool:
+        """Whether another attempt may be made, and not only at these members."""
+        return len(without) < len(self._ways) and self.record.attempts < self.pacer.retry.max_attempts
 
     async def _failed(self, response: Any, judged: Judged, permit: Permit, *, ends: bool) -> Any | None:
         status = judged.status
         here = status != 404 and not refuses_key(status, judged.error)  # else its key or its deployments are others
-        if here or not self._elsewhere(None):
+        if here:
+            return await super()._failed(response, judged, permit, ends=ends)
+        first = self._choice.put_aside(self.member, self._model)
+        self._failed_at.add(self.member)
+        # Also at a member that has only failed before: that may answer the next attempt.
+        if not (self._may_follow(self._failed_at) or self._may_follow(self._choice.left_aside(self._model))):
             return await super()._failed(response, judged, permit, ends=ends)
         permit.settle()
         await self.http.close(response)
-        if self._choice.put_aside(self.member, self._model):
+        if first:
             text = "%s answers %d to requests for %s: left out for %d s while other members of its group can answer"
             log.warning(text, self.member, status, self._model[:100], ASIDE_S)
         return None

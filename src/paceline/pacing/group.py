@@ -96,7 +96,8 @@ class Choice:
             del self._aside[next(iter(self._aside))]
         return first
 
-    def _left_aside(self, model: str) -> Collection[str]:
+    def left_aside(self, model: str) -> Collection[str]:
+        """The members that are left out for a model."""
         if not self._aside:
             return ()
         now_ns = self.clock.now_ns()
@@ -139,7 +140,7 @@ class Choice:
         cached = {name: tokens for name, one in looked_at.items() if (tokens := waiter_of(one).cached_tokens)}
         waits = {name: one.expected_s() for name, one in asked.items()}
         never = [name for name, wait_s in waits.items() if wait_s == math.inf]
-        for worse in (never, failed, self._left_aside(model)):
+        for worse in (never, self.left_aside(model), failed):
             waits = {name: wait_s for name, wait_s in waits.items() if name not in worse} or waits
         member = self.pick(waits, sticky, cached)
         return member, max(PATIENCE * waits[member], PATIENCE_MIN_S) if len(waits) > 1 else math.inf
