@@ -123,6 +123,13 @@ def test_a_refused_key_ends_no_run_that_another_server_answers(tmp_path, regions
     assert (code, failed) == (0, 0) if most > 1 else code == 1 and 0 < failed < 60
 
 
+def test_attempts_at_all_servers_count_together(tmp_path):
+    with OddServer(lambda *_: (500, JSON, {"error": {"message": "always"}})) as us, OddServer(us.answer) as asia:
+        servers = {"us": us.base_url, "asia": asia.base_url}
+        code, _, _ = run(tmp_path, servers, count=1, max_attempts=3, retry={"backoff_s": 0.01})
+        assert (code, len(us.asked) + len(asia.asked)) == (1, 3)
+
+
 def test_keys_that_all_servers_refuse_end_the_run(tmp_path, regions, capsys):
     worlds = regions("eu", "us")
     for world in worlds.values():

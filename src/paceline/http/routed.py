@@ -90,11 +90,13 @@ class RoutedExchange(Exchange):
         if refusal is not None and refusal.scope is RefusalScope.REQUEST:
             return False
         self._failed_at.add(self.member)
-        return self._may_follow(self._failed_at.union(self._choice.left_aside(self._model)))
+        return self._may_follow(self._failed_at.union(self._choice.left_aside(self._model)), refusal)
 
-    def _may_follow(self, without: Collection[str]) -> bool:
-        """Whether another attempt may be made, and not only at these members."""
-        return len(without) < len(self._ways) and self.record.attempts < self.pacer.retry.max_attempts
+    def _may_follow(self, without: Collection[str], refusal: Refusal | None = None) -> bool:
+        """Whether another attempt may be made, and not only at these members. The last one is counted, as refusals are."""
+        if len(without) == len(self._ways):
+            return False
+        return self.tries.spoiled() if refusal is None else self.tries.left
 
     async def _failed(self, response: Any, judged: Judged, permit: Permit, *, ends: bool) -> Any | None:
         status = judged.status

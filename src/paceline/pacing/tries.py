@@ -81,6 +81,11 @@ class Tries:
     def spoiled(self) -> bool:
         """Count the last attempt as failed, as its answer is none; return whether another one may follow."""
         self._failures.count(None)
+        return self.left
+
+    @property
+    def left(self) -> bool:
+        """Whether another attempt may follow by the number of those that failed."""
         return self._failures.own + self._failures.in_vain < self._policy.max_attempts
 
     def pauses(self, scheduler: Scheduler, delay_s: float) -> Iterator[float]:
