@@ -4,6 +4,8 @@ import gc
 import gzip
 import json
 import math
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import ExitStack
 from functools import partial
 from threading import Thread
 from types import SimpleNamespace
@@ -11,7 +13,7 @@ from types import SimpleNamespace
 import httpx2
 import pytest
 from attack_helpers import leave, read, read_until
-from gateway_helpers import CHAT, chat
+from gateway_helpers import CHAT, chat, stub
 from test_gateway import SSE, Odd
 from test_plans import OLD, PRINTS, TERMINAL
 
@@ -48,7 +50,6 @@ STAINLESS = [(b"x-stainless-lang", b"js")]
         ("gemini", "/v1beta/models/m:streamGenerateContent", "alt=sse", [], b"\n"),
         ("gemini", "/v1beta/models/m:streamGenerateContent", "", [], None),
         ("bedrock", "/model/m/converse-stream", "", [], None),
-        ("cohere", "/v1/chat", "", [], None),
         ("cohere", "/v2/chat", "", [], COMMENT),
     ],
 )
@@ -177,6 +178,17 @@ class TestServed:
         odd.go.set()
 
     @pytest.fixture
+    def at(self, serve):
+        """Start a gateway in front of an odd server of a provider."""
+        with ExitStack() as servers:
+
+            def at(odd, provider, **given):
+                url = servers.enter_context(stub(odd))
+                return serve(url, provider=provider, upstreams={provider: {"base_url": url}}, **given)
+
+            yield at
+
+    @pytest.fixture
     def queue(self, send_chat):
         """Send a chat that has to wait; its connection, once it is in the queue."""
 
@@ -289,6 +301,19 @@ class TestServed:
                 got.extend(lines)
         assert b'"paceline_stopping"' in got[-1]
         assert "without completing" not in caplog.text
+
+    @pytest.mark.parametrize(("provider", "path"), [("ollama", "/api/chat"), ("cohere", "/v1/chat")])
+    def test_a_stream_of_lines_of_json_gets_no_notes(self, at, client, kept, provider, path):
+        lines = b'{"message": {"content": "hi"}, "done": false}\n{"done": true, "eval_count": 3}\n'
+        odd = Odd([lines], {"content-type": "application/x-ndjson"}, held=0)
+        running = at(odd, provider, limits={"*": "1k requests/min"})
+        asked = {"model": "m", "messages": [{"role": "user", "content": "x"}], "message": "x", "stream": True}
+        with ThreadPoolExecutor(1) as pool:
+            answer = pool.submit(client.post, f"{running.url}/{provider}{path}", json=asked, headers=kept)
+            until(lambda: odd.seen)
+            assert not wait([answer], timeout=0.05).done  # ten notes would have come
+            odd.go.set()
+            assert answer.result().content == lines
 
     def test_an_encoded_answer_after_a_note_is_decoded(self, serve, client, kept):
         odd = Odd([gzip.compress(STREAM)], SSE | {"content-encoding": "gzip"}, held=0)

@@ -127,7 +127,7 @@ def note_for(provider: str, path: str, query: str, headers: Headers) -> bytes | 
     base, end = base_of(provider), path.rstrip("/")
     if base in ("gemini", "vertex"):  # google-genai reads no comments (3.4.0)
         return b"\n" if "alt=sse" in query else None
-    if base == "bedrock" or (base == "cohere" and end.endswith("/v1/chat")):  # frames; lines of JSON
+    if base == "bedrock":  # frames
         return None
     if end.endswith("/messages"):
         return PING
@@ -276,7 +276,8 @@ class KeptRoutedExchange(KeptExchange, RoutedExchange):
 def rhythm_of(exchange: KeptExchange, query: str, headers: Headers, asked_s: float | None) -> Rhythm:
     """How the client of a request waits; ``asked_s``: how often it asks for something to be sent."""
     note, metered = None, exchange.metered
-    if metered.call.stream and (hears(headers) if asked_s is None else asked_s != 0):
+    framed = metered.call.stream and metered.call.endpoint not in metered.provider.lines
+    if framed and (hears(headers) if asked_s is None else asked_s != 0):
         note = note_for(metered.provider.name, exchange.http.target[1], query, headers)
     if note is None:
         until_s = patience_s(headers)

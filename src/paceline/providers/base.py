@@ -7,7 +7,7 @@ input never raises: a value that cannot be read is absent.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -162,6 +162,8 @@ class Provider(Protocol):
     """The units that the costs of some requests have, or that headers report, beside the units of every cost."""
     asks_usage: bool = False
     """Whether its chat streams of OpenAI's form report their usage only if they are asked to, or may be asked."""
+    lines: Collection[str] = ()
+    """The endpoints whose streams are a JSON object a line; the last one names the usage."""
     encoding: str
     """The estimator's weights: ``o200k``, ``claude_v3``, ``claude_v4_8`` or ``gemma3``."""
 

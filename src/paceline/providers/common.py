@@ -118,8 +118,6 @@ class BaseProvider(Provider):
     """The tokens of images, audio and files."""
     events: tuple[bytes, ...] = (b'"usage"', b'"error"', b"[DONE]")
     """Of a streamed answer, only events that contain one of these are read."""
-    lines: Collection[str] = ()
-    """The endpoints whose streams are a JSON object a line; the last one names the usage."""
     prompts = ""
     """The field of a request that may have several prompts, and each gets so many answers; empty: none."""
     usages: tuple[str, ...] = ("usage",)
