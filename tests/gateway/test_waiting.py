@@ -10,10 +10,14 @@ from functools import partial
 from threading import Thread
 from types import SimpleNamespace
 
+import anthropic
 import httpx2
+import openai
 import pytest
 from attack_helpers import leave, read, read_until
 from gateway_helpers import CHAT, chat, stub
+from google import genai
+from google.genai import errors
 from test_gateway import SSE, Odd
 from test_plans import OLD, PRINTS, TERMINAL
 
@@ -159,6 +163,23 @@ class TestPlaces:
         assert (len(places), len(ended)) == (0, PLACES_MAX + 1)
 
 
+def by_openai(url, headers):
+    with openai.OpenAI(api_key="k", base_url=f"{url}/v1", max_retries=0, default_headers=headers) as client:
+        list(client.chat.completions.create(**chat(stream=True)))
+
+
+def by_anthropic(url, headers):
+    with anthropic.Anthropic(
+        api_key="k", base_url=f"{url}/anthropic", max_retries=0, default_headers=headers
+    ) as client:
+        list(client.messages.create(**chat(stream=True)))
+
+
+def by_genai(url, headers):
+    with genai.Client(api_key="k", http_options={"base_url": url, "headers": headers}) as client:
+        list(client.models.generate_content_stream(model="m", contents="Hi."))
+
+
 class TestServed:
     """Over real connections; one request is in flight, and no other may be until it ends."""
 
@@ -301,6 +322,19 @@ class TestServed:
                 got.extend(lines)
         assert b'"paceline_stopping"' in got[-1]
         assert "without completing" not in caplog.text
+
+    @pytest.mark.parametrize(
+        ("provider", "asks"), [("openai", by_openai), ("deepseek", by_anthropic), ("gemini", by_genai)]
+    )
+    def test_an_error_of_the_gateway_after_a_note_is_raised_by_the_sdk(self, at, kept, provider, asks):
+        odd = Odd([b'{"error": {"message": "Slow down."}}'], status=429, held=0)
+        running = at(odd, provider, retry={"max_attempts": 1})
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(asks, f"{running.url}/{provider}", kept)
+            until(lambda: any(one.answering for one in running.server.server_state.connections))
+            odd.go.set()
+            with pytest.raises((openai.APIError, anthropic.APIError, errors.APIError), match="Slow down"):
+                asked.result()
 
     @pytest.mark.parametrize(("provider", "path"), [("ollama", "/api/chat"), ("cohere", "/v1/chat")])
     def test_a_stream_of_lines_of_json_gets_no_notes(self, at, client, kept, provider, path):

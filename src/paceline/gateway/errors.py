@@ -16,7 +16,6 @@ from paceline.pacing.faults import Fault, fault_of
 from paceline.pacing.lack import Lack, lack_of
 from paceline.providers.base import Call
 from paceline.providers.refusals import is_about_key
-from paceline.providers.registry import base_of
 from paceline.responses.errors import error_of
 from paceline.telemetry.status_app import Send
 
@@ -62,10 +61,18 @@ async def as_event(reply: ClientReply, call: Call) -> ClientReply:
     except (ValueError, TypeError, LookupError):
         error = _detail(502, "no_answer", f"the server answered with status {reply.status}")
         value = {"type": "error", "error": error}
-    if call.endpoint == "responses":
-        told = {"type": "error", "sequence_number": 0, "error": error}
-        value = {"code": None, "message": "", "param": None} | error | told
-    name = b"event: error\n" if base_of(call.provider) == "anthropic" else b""
+    name = b""
+    match call.endpoint:
+        case "messages":  # Anthropic's SDKs read events by their names
+            name = b"event: error\n"
+        case "responses":
+            told = {"type": "error", "sequence_number": 0, "error": error}
+            value = {"code": None, "message": "", "param": None} | error | told
+        case "generate":
+            # Google's SDKs raise an error whose code is a number; that for Python wants the error before all else
+            # (google-genai 3.4.0, @google/genai 2.32.0). Any other event is content to them.
+            code = error.get("code")
+            value = {"error": error if isinstance(code, int) else error | {"code": reply.status, "status": code}}
     event = ClientReply(200, [], name + b"data: " + json.dumps(value).encode() + b"\n\n")
     event.broken = True
     return event
