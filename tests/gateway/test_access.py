@@ -35,6 +35,23 @@ def test_each_request_has_a_line(serve, emulator, client, tmp_path):
     assert not any(private in text for private in (secret, "pk-wrong", "secret", "sk-of-openai"))
 
 
+def test_waits_for_the_limits_of_a_key_are_told(serve, emulator, client, tmp_path):
+    file, secret = (
+        tmp_path / "access.log",
+        KeyFile(tmp_path / "keys.json").add("alice", limits=("300 requests/min burst 1",)),
+    )
+    running = serve(emulator.base_url, access_log=file, limits={"*": "100k requests/min"})
+    asked = {"json": chat(), "headers": {"authorization": f"Bearer {secret}"}}
+    with ThreadPool(3) as pool:
+        answers = pool.map(lambda _: client.post(running.url + CHAT, **asked), range(3))
+    longest_s = running.pool("lane/alice")["wait_s"]["longest"]
+    assert longest_s > 0.1
+    told = [float(answer.headers["x-paceline-waited"]) for answer in answers]
+    until(lambda: file.exists() and file.read_text().count("\n") == 3)
+    logged = [json.loads(line)["waited_s"] for line in file.read_text().splitlines()]
+    assert max(told) == max(logged) == pytest.approx(longest_s, abs=0.05)
+
+
 def test_the_line_of_a_request_without_an_answer_has_its_pool(serve, client, tmp_path):
     file = tmp_path / "access.log"
     running = serve("http://127.0.0.1:1", access_log=file)

@@ -185,7 +185,9 @@ class Exchange:
             for acquisition, account in self.charge.steps():
                 self.acquisition = acquisition
                 try:
-                    self.charge.hold(await acquisition if self.http.is_async else acquisition.wait())
+                    permit = await acquisition if self.http.is_async else acquisition.wait()
+                    self.charge.hold(permit)
+                    self.record.waited_s += permit.waited_s
                 except PacelineError as error:
                     raise self.charge.fail(error, account) from None
                 except BaseException:
