@@ -424,6 +424,16 @@ class TestKeys:
         keys.revoke("alice")
         assert ask() == 401
 
+    def test_a_raised_limit_lets_requests_go_that_wait(self, serve, keys, emulator, client, at_once):
+        headers = {"x-api-key": keys.add("alice", limits=("1 requests/day",))}
+        running = serve(emulator.base_url)
+        assert client.post(running.url + CHAT, json=chat(), headers=headers).status_code == 200
+        with ThreadPoolExecutor(1) as pool:
+            waits = pool.submit(client.post, running.url + CHAT, json=chat(), headers=headers)
+            until(lambda: running.pool("lane/alice")["waiting"] == 1)
+            self.change(keys, "--limit", "2 requests/day")
+            assert waits.result().status_code == 200
+
     def test_what_is_not_named_stays(self, keys):
         key = keys.add("alice", weight=2.0, priority=1, models=("a",), limits=("1 usd/day",), may_read=True)
         self.change(keys, "--priority", "0", "--limit", "none", "--may-not-read")

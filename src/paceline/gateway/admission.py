@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
 from functools import lru_cache
 from urllib.parse import unquote, urlsplit
 
@@ -50,6 +51,14 @@ class Admission:
             if (key := self._keys.find(one)) is not None:
                 return key, one
         raise _no_key("this key is unknown or revoked" if given else "a key is missing")
+
+    def look(self) -> None:
+        """Read the keys again if they have changed."""
+        self._keys.look()
+
+    def tell(self, taken: Callable[[list[ClientKey]], None]) -> None:
+        """Call ``taken`` with all keys whenever they were read again."""
+        self._keys.taken = taken
 
     def denied(self, key: ClientKey | None) -> RequestError | None:
         """The refusal of a request whose ``key`` was revoked while it waited; ``None``: it may be sent."""

@@ -73,6 +73,7 @@ class Dispatch:
         self._passing = Passing(limiter.pacer, tells_quotas=settings.tells_quotas)
         self._not_with_key = JUDGED_HEADERS | (OF_CLIENT - ACCOUNT if settings.names_account else OF_CLIENT)
         self._metering = Metering(limiter)
+        admission.tell(self._metering.lanes.read_again)
         self._refusals = Refusals()
         limiter.pacer.accounts.forgotten = self._metering.models.forget
         self._usage = StreamUsage()
@@ -86,7 +87,8 @@ class Dispatch:
         await self._bodies.close()
 
     def expire(self, now_s: float) -> None:
-        """Forget what was kept too long."""
+        """Forget what was kept too long, and read changed keys for the requests that wait."""
+        self._admission.look()
         self.held.expire(now_s)
         self._metering.models.expire(now_s)
 

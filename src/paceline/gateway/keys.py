@@ -204,6 +204,7 @@ class KeyFile:
     Attributes:
         identities: The identity of each key.
         user_headers: The headers, in small letters, in which any key names users.
+        taken: Called with all keys when they were read again.
 
     Raises:
         KeyFileError: The file cannot be read.
@@ -211,6 +212,7 @@ class KeyFile:
 
     def __init__(self, file: Path) -> None:
         self.file = file
+        self.taken: Callable[[list[ClientKey]], None] = lambda _: None
         self._take([])
         self._watched = Watched("the earlier keys stay valid", file)
         self._read()
@@ -356,6 +358,7 @@ class KeyFile:
         self._by_digest |= {one.secret.digest: one for one in keys}
         self.identities = frozenset(one.identity for one in keys)
         self.user_headers = frozenset(one.users.lower().encode("ascii") for one in keys if one.users)
+        self.taken(keys)
 
     def _write(self, keys: Iterable[ClientKey]) -> None:
         text = json.dumps({"keys": list(map(_row, keys))}, indent=2) + "\n"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
 from paceline.core.hints import did_you_mean
 from paceline.core.queue import DEFAULT_LANE, LANES_MAX, LaneSpec, line_of
+from paceline.core.results import SettingsError
 from paceline.core.waits import OTHER
 from paceline.gateway.keys import ClientKey
 from paceline.limiter.limiter import Limiter
@@ -47,12 +49,23 @@ class ClientLanes:
         Raises:
             SettingsError: The limits of the key cannot be counted here.
         """
+        lane = self._lane(key)
+        return self._user(lane, user or UNNAMED) if key.users else lane
+
+    def read_again(self, keys: Iterable[ClientKey]) -> None:
+        """Give the keys that have sent requests the limits that were read: some of these requests may wait."""
+        for key in keys:
+            if key.name in self._of_key:
+                with suppress(SettingsError):  # the next request of this key is told
+                    self._lane(key)
+
+    def _lane(self, key: ClientKey) -> LaneSpec:
         known, lane = self._of_key.get(key.name, (None, None))
         if lane is None or known is not key:  # new, or read again
             lane = self._of(key)
             self._limiter.limit_lane(key.name, key.limits or self._limits.get(key.name, ()))
             self._of_key[key.name] = key, lane
-        return self._user(lane, user or UNNAMED) if key.users else lane
+        return lane
 
     def _of(self, key: ClientKey) -> LaneSpec:
         """The lane of a key; what the key does not set is as in the settings."""
