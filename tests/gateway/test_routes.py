@@ -181,6 +181,16 @@ def test_what_the_limits_of_a_place_forbid_another_one_may_allow(routed, servers
     assert said == ["", "c/llama after a/gpt-5 (timeout), b/gpt-4 (never_fits)"]
 
 
+def test_an_answer_that_is_sent_again_names_its_fallback(routed, servers, ask, keys, tmp_path):
+    servers.status["a"] = 500
+    running = routed({"smart": ["a/gpt-5", "b/gpt-4"]}, keys=keys.file, access_log=tmp_path / "access.log")
+    headers = bearer(keys.add("mine"), **{"idempotency-key": "k"})
+    first, again = (ask(running, "smart", headers) for _ in range(2))
+    assert again.headers["idempotent-replayed"] == "true"
+    assert again.headers["x-paceline-fallback"] == first.headers["x-paceline-fallback"] != ""
+    until(lambda: (tmp_path / "access.log").read_text().count("b/gpt-4 after a/gpt-5") == 2)
+
+
 def test_a_server_that_is_down_and_one_without_a_key_are_passed(routed, ask, keys, nowhere):
     more = {"down": {"provider": "openai", "base_url": nowhere, "key_env": "KEY_A"}, "cohere": {}}
     running = routed({"smart": ["down/x", "cohere/y", "c/llama"]}, more=more, keys=keys.file)

@@ -41,6 +41,7 @@ class KeptAnswer(NamedTuple):
     headers: Headers
     body: bytes
     kept_s: float
+    fallback: bytes
 
     @property
     def size(self) -> int:
@@ -50,6 +51,7 @@ class KeptAnswer(NamedTuple):
     def reply(self, accepted: str) -> ClientReply:
         """The answer for a request that comes again, whose client accepts these encodings."""
         reply = ClientReply(self.status, [*self.headers, (b"idempotent-replayed", b"true")], self.body)
+        reply.fallback = self.fallback
         if (encoding := reply.encoding) and encoding not in accepted.lower():
             reply.decode()
         return reply
@@ -89,7 +91,7 @@ class KeptAnswers:
         """Keep an answer that was seen to its end, unless it says that the request failed; ``stream``: one was asked for."""
         if reply.seen is None or not reply.is_good or _failed(reply, bytes(reply.seen), stream=stream):
             return
-        answer = KeptAnswer(same.content, reply.status, reply.headers, bytes(reply.seen), now_s)
+        answer = KeptAnswer(same.content, reply.status, reply.headers, bytes(reply.seen), now_s, reply.fallback)
         self._kept.setdefault(same.key, {})[same.digest] = answer
         self._sizes[same.key] += answer.size
         while self._sizes[same.key] > OF_KEY_MAX or len(self._kept[same.key]) > ANSWERS_MAX:
