@@ -10,7 +10,7 @@ import httpx
 import httpx2
 import openai
 import pytest
-from chats import pool_of
+from chats import ANSWER, REFUSED, pool_of
 from google import genai
 
 import paceline
@@ -302,6 +302,21 @@ async def test_an_attached_client_that_gave_up_is_no_news():
             permit.refused(caught.value)
     assert paceline.refusal_of(caught.value) is None
     assert pool_of(limiter)["counts"] == {"granted": 1, "refused_rate": 1}
+
+
+async def test_an_attached_client_that_goes_on_after_a_refusal_leaves_nothing_to_the_attempts_around_it():
+    """It has its answer by a permit that follows the one of the block."""
+    limiter = paceline.Limiter({"openai/*": "600 requests/min"}, retry=paceline.RetryPolicy(backoff_s=0.01))
+    answers = iter([httpx2.Response(429, json=REFUSED), httpx2.Response(200, json=ANSWER)])
+    transport = httpx2.MockTransport(lambda _: next(answers))
+    async with openai.AsyncOpenAI(api_key="k", http_client=httpx2.AsyncClient(transport=transport)) as client:
+        limiter.attach(client)
+        for attempt in limiter.attempts("openai/gpt-5", tokens=20):
+            async with attempt as permit:
+                answer = await client.chat.completions.create(model="gpt-5", messages=HELLO, max_tokens=1)
+                permit.settle(answer)
+    assert answer.usage.total_tokens == 17
+    assert pool_of(limiter)["counts"] == {"granted": 2, "refused_rate": 1, "settled": 1}
 
 
 def test_a_server_fault_behind_counts_for_the_breaker():

@@ -11,7 +11,7 @@ from typing import Self
 from paceline.core.progress import Row
 from paceline.core.results import GaveUpError, PacelineError, Refusal
 from paceline.pacing.breaker import Health, is_server_fault
-from paceline.pacing.permit import Acquisition, Permit, back_off, refuse, waiter_of
+from paceline.pacing.permit import Acquisition, Permit, back_off, is_followed, refuse, waiter_of
 from paceline.pacing.retry import Again, RetryPolicy
 from paceline.pacing.scheduler import Scheduler
 from paceline.pacing.tries import Tries
@@ -103,7 +103,8 @@ class Attempts:
         Raises:
             GaveUpError: The provider refused, and no attempt is left.
         """
-        if error is None and permit.refusal is not None:  # the block has called permit.refused()
+        # The block has called permit.refused(): a paced client in it has made further attempts itself.
+        if error is None and permit.refusal is not None and not is_followed(permit):
             return self._follows(permit, permit.refusal, self._scheduler.row(permit.reservation, permit.refusal), None)
         return isinstance(error, Exception) and self._retries(permit, error)
 

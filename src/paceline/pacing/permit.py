@@ -615,6 +615,11 @@ def waiter_again(
     return waiter
 
 
+def is_followed(permit: Permit) -> bool:
+    """Whether a further attempt was made after this one: by the caller, or by a paced client in its block."""
+    return permit._followed
+
+
 def take_place(waiter: Waiter, permit: Permit | None) -> None:
     """Put a waiter at the front of its lane, in the place of an earlier permit of the same pool, if there is one."""
     if permit is not None:
