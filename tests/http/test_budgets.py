@@ -180,6 +180,14 @@ class TestLimits:
         assert pool["wait_s"]["longest"] > 0
         assert list(pool["waits"]) == ["alice"]
 
+    def test_the_timeout_of_the_settings_bounds_their_wait(self, server):
+        alice = paceline.LaneSpec("alice", limits="30 requests/min burst 1")
+        limiter = paceline.Limiter(BIG, lanes=[alice], acquire_timeout_s=0.1)
+        with client_of(limiter, server) as client, paceline.lane("alice"):
+            answers = [ask(client) for _ in range(2)]
+        assert [answer.status_code for answer in answers] == [200, 429]
+        assert answers[1].headers["x-paceline"] == "timeout"
+
     def test_they_are_no_server_that_could_be_silent(self):
         """Requests of a lane that get no answer, or are left by their clients, say nothing of the next ones."""
         limiter = limiter_with(lanes=[paceline.LaneSpec("alice", limits=["6000 requests/min", "9 usd/day"])])

@@ -72,7 +72,8 @@ class Exchange:
         pacer: The pacer whose pools are charged.
         http: The request, and the way to send it.
         metered: Its description.
-        timeout_s: The longest wait in the queue, over all attempts, in seconds; by default the timeout in the settings.
+        timeout_s: The longest wait, in the queue and for the limits of its lane, over all attempts, in seconds; by default
+            the timeout in the settings.
         name: A name for the ``queue`` in the status.
         seen: Called with the verdict on each answer, and the request that it answers. It returns whether a fault of the
             server ends the request, where another attempt is allowed.
@@ -95,7 +96,8 @@ class Exchange:
     ) -> None:
         self.pacer, self.http, self.metered = pacer, http, metered
         self.acquisition: Acquisition | None = None
-        self._timeout_s, self._name = timeout_s, name
+        self._until_ns = pacer.deadline_ns(pacer.settings.acquire_timeout_s if timeout_s is None else timeout_s)
+        self._name = name
         self.record = Exchanged(metered.scheduler.pool.name)
         self.charge: Charge | None = None
         self.tries = Tries(pacer.retry, pacer.health)
@@ -180,7 +182,7 @@ class Exchange:
         # One that has given everything back is there already, and makes its steps again.
         if self.charge is None:
             asked = [Asked(way.metered.call, way.metered.expected) for way in self.ways()]
-            self.charge = self.pacer.allowances.charge(self.pacer.lanes.of(), asked, self._timeout_s)
+            self.charge = self.pacer.allowances.charge(self.pacer.lanes.of(), asked, self._until_ns)
         if self.charge is not None:
             for acquisition, account in self.charge.steps():
                 self.acquisition = acquisition
@@ -204,7 +206,9 @@ class Exchange:
         """The permit for an attempt: for the first, the one that the caller holds, if any; else from the queue."""
         permit = current_permit(self.metered.scheduler) if last is None else None
         if permit is None:
-            self.acquisition = acquisition = self._ask(self.metered, self._timeout_s, last)
+            until_ns = self._until_ns
+            left_s = None if until_ns is None else max(until_ns - self.pacer.clock.now_ns(), 0) / NS
+            self.acquisition = acquisition = self._ask(self.metered, left_s, last)
             permit = await acquisition if self.http.is_async else acquisition.wait()
         self.record.waited_s += permit.waited_s
         return permit

@@ -50,7 +50,7 @@ class RoutedExchange(Exchange):
     ) -> None:
         first = next(iter(ways.values()))
         super().__init__(pacer, *first, timeout_s=timeout_s, name=name, seen=seen)
-        self.member, self._started_ns = "", pacer.clock.now_ns()
+        self.member = ""
         self._ways, self._choice, self._sticky = ways, choice, sticky
         self._model = self.metered.call.model if model is None else model
         self._failed_at: set[str] = set()
@@ -62,7 +62,6 @@ class RoutedExchange(Exchange):
     async def _acquire(self, last: Permit | None) -> Permit:
         clock = self.pacer.clock
         began_ns = clock.now_ns()
-        until_ns = None if self._timeout_s is None else self._started_ns + round(self._timeout_s * NS)
 
         async def wait(member: str, timeout_s: float | None) -> Permit:
             nonlocal last
@@ -75,7 +74,7 @@ class RoutedExchange(Exchange):
         self.member, permit = await self._choice.permit(
             lambda member: self._ask(self._ways[member].metered, None, None),
             wait,
-            until_ns,
+            self._until_ns,
             self._sticky,
             model=self._model,
             failed=self._failed_at,

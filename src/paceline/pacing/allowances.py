@@ -207,7 +207,7 @@ class Allowances:
         """Whether a request in ``lane`` is charged to a budget."""
         return any(allowance.budget is not None for allowance, _ in self.of(lane))
 
-    def charge(self, lane: LaneSpec, asked: Sequence[Asked], timeout_s: float | None) -> Charge | None:
+    def charge(self, lane: LaneSpec, asked: Sequence[Asked], until_ns: int | None) -> Charge | None:
         """What a request in ``lane`` will hold of the allowances, and be counted as.
 
         ``None`` if it is charged to nothing.
@@ -215,7 +215,7 @@ class Allowances:
         Args:
             lane: The lane.
             asked: The request at each server that may answer it.
-            timeout_s: The longest wait.
+            until_ns: When it ends if it still waits; ``None``: it waits on.
 
         Raises:
             BudgetError: Its price is not known, and such a request is refused.
@@ -238,7 +238,7 @@ class Allowances:
         # Any of the models may answer, so that one without a bound leaves the request without a bound.
         if dearest is not None and not all(one.known for one in most):
             dearest = dearest._replace(known=False)
-        return Charge(allowances, asked[0], dearest, self._prices, timeout_s, tally)
+        return Charge(allowances, asked[0], dearest, self._prices, until_ns, tally)
 
 
 class Asked(NamedTuple):
@@ -305,7 +305,7 @@ class Charge:
         asked: The request.
         most: What it costs at most; ``None`` where there is no budget.
         prices: Returns the prices.
-        timeout_s: The longest wait in each, in seconds; ``None``: no bound.
+        until_ns: When it ends if it still waits; ``None``: it waits on.
         tally: Called once with what is charged; ``None``: nothing is.
 
     Attributes:
@@ -318,11 +318,11 @@ class Charge:
         asked: Asked,
         most: Most | None,
         prices: Callable[[], Prices],
-        timeout_s: float | None,
+        until_ns: int | None,
         tally: Callable[[str, str, Usage], None] | None = None,
     ) -> None:
         self._tally, self._asked, self._most = tally, asked, most
-        self._allowances, self._timeout_s, self._prices = allowances, timeout_s, prices
+        self._allowances, self._until_ns, self._prices = allowances, until_ns, prices
         self._expected = asked.expected() if allowances else None
         self._permits: list[Permit] = []
         self.settles = False
@@ -337,8 +337,9 @@ class Charge:
             if allowance.budget is not None:
                 assert self._most is not None
                 usd = self._most.usd if self._most.known else None
-                patience_s = PATIENCE_S if self._timeout_s is None else self._timeout_s
-                waiter: Waiter = BudgetWaiter(usd, lane, _until_ns(allowance.budget, patience_s))
+                patient_ns = allowance.budget.now_ns() + round(PATIENCE_S * NS)
+                until_ns = patient_ns if self._until_ns is None else self._until_ns
+                waiter: Waiter = BudgetWaiter(usd, lane, until_ns)
                 take_place(waiter, next(before, None))
                 yield Acquisition(allowance.budget, waiter), allowance
         # Rates come last: near the end of a budget a request waits for minutes, and would hold a part of them.
@@ -346,7 +347,7 @@ class Charge:
             if allowance.rates is not None:
                 usage = self._estimate()
                 tokens = {INPUT_TOKENS: float(usage.input_tokens), OUTPUT_TOKENS: float(usage.output_tokens)}
-                waiter = Waiter({REQUESTS: 1, **tokens}, lane, _until_ns(allowance.rates, self._timeout_s))
+                waiter = Waiter({REQUESTS: 1, **tokens}, lane, self._until_ns)
                 take_place(waiter, next(before, None))
                 yield Acquisition(allowance.rates, waiter), None
 
@@ -467,7 +468,3 @@ def _prices(given: Mapping[str, Mapping[str, float]]) -> Any:
 def _as_given(quota: str) -> str:
     """A quota of a budget as the user gives it: the days of budgets restart at midnight UTC without being told."""
     return quota.removesuffix(" window utc")
-
-
-def _until_ns(scheduler: Scheduler, timeout_s: float | None) -> int | None:
-    return None if timeout_s is None else scheduler.now_ns() + round(timeout_s * NS)
