@@ -378,10 +378,11 @@ def by_requests():
             "import httpx2; limiter.attach(httpx2.Client()); send('responses')", "1 to api.openai.com", marks=AGAIN
         ),
         ("[send('responses') for _ in range(3)]; by_requests()", "3 to api.openai.com, 1 to api.anthropic.com"),
+        pytest.param("paceline.Limiter(limiter.limits.given, budget='5 usd/day'); send('responses')", "1 to api.openai.com", marks=AGAIN),
         pytest.param("with paceline.instrument(limiter): send('responses')", "", marks=AGAIN),
         pytest.param("send('responses'); sys.exit(0) if os.fork() == 0 else os.wait()", "1 to api.openai.com", marks=AGAIN),
     ],
-    ids=["nothing", "management", "by hand", "another client", "past", "instrumented", "a child"],
+    ids=["nothing", "management", "by hand", "another client", "past", "a budget", "instrumented", "a child"],
 )  # fmt: skip
 def test_the_end_of_a_program_that_paces_nothing_says_so_if_requests_went_past(script, past):
     assert told_by(UNATTACHED, script) == ([PAST.format(past)] if past else [])

@@ -19,8 +19,8 @@ from paceline.pacing.limits import Limits
 from paceline.pacing.owners import is_async
 from paceline.pacing.pacer import BaseLimiter, Pacer
 from paceline.pacing.permit import Permit, TokensApartError
+from paceline.pacing.pools import Pools
 from paceline.pacing.retry import RetryPolicy
-from paceline.pacing.scheduler import Scheduler
 from paceline.pacing.settings import PacingSettings, QuotaLike, arguments_of, documented, parsed
 from paceline.pacing.status import QUEUE_SHOWN, Status, requests_per_minute
 
@@ -59,7 +59,7 @@ class Limiter(BaseLimiter):
         if worker is not None:
             worker.stored_as = self.pacer.pools.stored_as
             _keep_outputs(worker, self.pacer)
-        if not Scheduler.made and settings.clock is SYSTEM_CLOCK:
+        if not Pools.used and settings.clock is SYSTEM_CLOCK:
             watch()
 
     @classmethod

@@ -1,7 +1,7 @@
 """A program that makes a limiter and sends all of its requests past it: at its end, a line of the log says so.
 
 A limiter paces no client before it is told to, so that nothing else shows the mistake. From the first limiter on until the first
-pool is made, by any limiter, the requests to models of known providers are counted. If none is ever made, the program has paced
+use of a pool, of any limiter, the requests to models of known providers are counted. If none is ever used, the program has paced
 nothing.
 """
 
@@ -19,7 +19,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from paceline.pacing.imports import ImportWatch
-from paceline.pacing.scheduler import Scheduler
+from paceline.pacing.pools import Pools
 
 log = logging.getLogger("paceline")
 
@@ -70,7 +70,7 @@ def _look(module: ModuleType) -> None:
         kind = getattr(module, owner, None)
         there = None if kind is None else vars(kind).get(name)  # not so in every version
         # httpx2 may be httpx, too.
-        if there is not None and not Scheduler.made and not hasattr(there, "__paceline_past__"):
+        if there is not None and not Pools.used and not hasattr(there, "__paceline_past__"):
             _count(kind, name, where)
 
 
@@ -79,7 +79,7 @@ def _count(kind: Any, name: str, where: Where) -> None:
 
     @functools.wraps(original)
     def method(*args: Any, **options: Any) -> Any:
-        if not Scheduler.made:
+        if not Pools.used:
             with suppress(Exception):  # of arguments that the method itself will report
                 _seen(*where(*args, **options))
         elif vars(kind)[name] is method:
@@ -102,7 +102,7 @@ def _seen(method: str, url: object) -> None:
 
 
 def _tell() -> None:
-    if not sent or Scheduler.made:
+    if not sent or Pools.used:
         return
     from paceline.http.unpaced import kinds
 

@@ -53,6 +53,9 @@ class Pools:
         plans: The windows of the plans of accounts.
     """
 
+    used = False
+    """Whether any pool of this process was used: before, all that it sends goes past its limiters."""
+
     def __init__(
         self,
         settings: PacingSettings,
@@ -260,6 +263,7 @@ class Pools:
                 if other:
                     self.uncharged[resolved.pool] = other
                 self._made[resolved.pool] = scheduler
+                Pools.used = True
                 account = resolved.pool.partition("/")[0]
                 if resolved.is_model:
                     scheduler.by_hand.hear_plan = partial(self._hear_plan, account)

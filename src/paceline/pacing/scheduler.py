@@ -134,8 +134,6 @@ class Scheduler:
 
     further: Sequence[Scheduler] = ()
     by_hand = ByHand()
-    made = False
-    """Whether this process has made one: before, all that it sends goes past its limiters."""
 
     def __init__(self, pool: Pool, clock: Clock, worker: Worker | None = None) -> None:
         self.pool = pool
@@ -151,7 +149,6 @@ class Scheduler:
         self.read = self.section.read
         self.section.lines = Lines(pool, self.read, self.why)
         _schedulers.add(self)
-        Scheduler.made = True
         if worker is not None:
             worker.schedulers.add(self)
 
