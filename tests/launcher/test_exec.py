@@ -197,6 +197,23 @@ def test_a_program_that_sends_nothing_with_a_key_and_without(environ, options, c
     assert said in run("true", environ=environ, options=options, code=code)[1]
 
 
+@LONG
+@pytest.mark.parametrize("way", ["--gateway", "--no-gateway"])
+def test_a_program_whose_requests_are_all_refused_by_paceline_was_paced(world, tmp_path, way):
+    program = tmp_path / "program.py"
+    program.write_text(f"""
+import os, httpx2
+url, key = os.environ["OPENAI_BASE_URL"], os.environ["OPENAI_API_KEY"]
+answer = httpx2.post(url + "/chat/completions", headers={{"authorization": "Bearer " + key}}, json={ASK})
+print(answer.headers["x-paceline"])
+""")
+    options = (way, "--strict", "--limit", "m=1 tokens/min")
+    out, err = run("--", "python", program, environ=real(world), options=options)
+    assert out == "never_fits\n"
+    assert err.splitlines()[-1].startswith("paceline exec: no request was sent: paceline refused them")
+    assert world.tally()["admitted"] == 0
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no shell sh")
 @LONG
 def test_an_empty_path_finds_a_program_in_this_folder_and_paces_it(tmp_path):

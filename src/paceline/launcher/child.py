@@ -22,6 +22,7 @@ from paceline.limiter.limiter import Limiter
 from paceline.pacing.durable import open_binary
 from paceline.pacing.events import Event
 from paceline.pacing.imports import ImportWatch
+from paceline.pacing.pools import Pools
 
 POOLS_FEW = 20
 """With more pools, a record is written once a second, and at the end of its process."""
@@ -106,8 +107,9 @@ class ChildTally:
             counts["unanswered"] += 1
 
     def record(self) -> dict[str, Any]:
-        """The counts, and what was announced in this process because it is not paced."""
-        return {"pools": self.pools, "unpaced": [[*kind, number] for kind, number in unpaced.kinds.items()]}
+        """The counts, what was announced in this process because it is not paced, and whether a pool was used."""
+        kinds = [[*kind, number] for kind, number in unpaced.kinds.items()]
+        return {"pools": self.pools, "unpaced": kinds, "used": Pools.used}
 
 
 class Record(ChildTally):

@@ -36,6 +36,9 @@ _PLAIN: Final = re.compile(r"[\w+\-./:?@]+")
 _BEFORE_QUOTE: Final = re.compile(r'(\\*)("|\Z)')
 
 NOTHING: Final = "no request was paced: none to pace came to the gateway (does the program read OPENAI_BASE_URL, or what is usual for its provider?)"
+UNSENT: Final = (
+    "no request was sent: paceline refused them, as it told the program, or the program left while they waited"
+)
 FORCE: Final = "to pace it through a gateway, add --gateway: the program then reads its address from OPENAI_BASE_URL, ..., and needs no paceline in its environment"
 
 
@@ -115,7 +118,7 @@ def run(
         records.append(tally.record())
     for line in summary(records, failed, gateway=gateway is not None, hint=hint):
         say(line)
-    lacking = failed or (gateway is not None and not any(record["pools"] for record in records))
+    lacking = failed or (gateway is not None and not any(record["used"] for record in records))
     return NOT_PACED if strict and lacking and code == 0 else code
 
 
@@ -208,7 +211,8 @@ def summary(
             kinds[tuple(kind)] = kinds.get(tuple(kind), 0) + number
     lines = [_line(name, counts) for name, counts in sorted(pools.items())]
     if not lines:
-        lines.append(NOTHING if gateway else "no request was paced")
+        used = any(record.get("used") for record in records)
+        lines.append(UNSENT if used else NOTHING if gateway else "no request was paced")
     for (provider, host, kind), number in sorted(kinds.items())[:KINDS_SHOWN]:
         what = f"{number:,} x {with_host(kind, host)} ({provider})" if provider else f"what {kind} sent"
         lines.append(f"not paced: {what}")
