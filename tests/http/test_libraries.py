@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import socket
+import time
 import uuid
 import zlib
 from concurrent.futures import ThreadPoolExecutor
@@ -137,6 +138,22 @@ def test_urllib3_s_own_retries_are_attempts(paceline_emulator):
     faults = sum(world.tally()["faults"].values())
     assert faults > 0
     assert counts(limiter) == {"granted": 5 + faults, "settled": 5 + faults}
+    assert {row["status"]: row["count"] for row in limiter.status()["answers"]} == {200: 5, 503: faults}
+
+
+def test_a_host_that_fails_pauses_what_urllib3_repeats():
+    limiter = paceline.Limiter({"openai/*": LIMITS}, breaker=paceline.BreakerPolicy(failures=2, first_pause_s=0.5))
+    policy = urllib3.Retry(total=3, status_forcelist=[500], allowed_methods=None, backoff_factor=0)
+    at_s = []
+
+    def answer(number, _):
+        at_s.append(time.monotonic())
+        return (500, JSON, {}) if number < 2 else (200, JSON, ANSWER)
+
+    with OddServer(answer) as server, urllib3.PoolManager(retries=policy) as http:
+        limiter.attach(http, provider="openai")
+        assert http.request("POST", chat_at(server), json=CHAT, headers=KEY).status == 200
+    assert at_s[2] - at_s[1] > 0.4
 
 
 @pytest.mark.parametrize(

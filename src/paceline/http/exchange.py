@@ -241,8 +241,7 @@ class Exchange:
             return response
         self.judged = judged
         permit.status, refusal, now_ns = judged.status, judged.refusal, self.pacer.clock.now_ns()
-        pool, cause = self.metered.scheduler.pool.name, _cause_of(judged)
-        self.pacer.answers.count(self.http.address, pool, judged.status, cause, now_ns / NS)
+        self._count_answer(judged.status, _cause_of(judged))
         ends = self._seen is not None and self._seen(judged, self.http)
         try:
             # The headers come first: a refusal is blamed on a quota by what they state.
@@ -277,10 +276,9 @@ class Exchange:
         except BaseException as error:
             if not permit.reservation.open:  # superseded: the other exchange has counted the error
                 raise
-            fault, delay_s = fault_of(error), None
-            if (cause := cause_of_error(error)) is not None:
-                now_s = self.pacer.clock.now_ns() / NS
-                self.pacer.answers.count(self.http.address, self.metered.scheduler.pool.name, 0, cause, now_s)
+            fault, delay_s, cause = fault_of(error), None, cause_of_error(error)
+            if cause is not None:
+                self._count_answer(0, cause)
             if fault in (Fault.BROKEN, Fault.UNREACHED):
                 # Counted before the permit is closed: a failed probe must not let the other waiters go.
                 if not (cause == TIMEOUT and self.metered.scheduler.timed_out(permit.reservation)):
@@ -305,6 +303,17 @@ class Exchange:
 
     def _repeats(self, error: BaseException) -> None:
         """Called with the error of an attempt that is repeated. It stays whole: a program's transport may have kept it."""
+
+    def repeated(self, permit: Permit, status: int, error: BaseException | None) -> None:
+        """The HTTP library repeats the request itself, in an exchange of its own, after this answer or an ``error``."""
+        cause = cause_of_status(status) if error is None else cause_of_error(error)
+        if cause is not None and cause != ANSWERED:  # else it is a redirect
+            self._count_answer(status, cause)
+            if error is not None:
+                self._count_fault(permit, type(error).__name__, fault_of(error) or Fault.BROKEN)
+            elif status >= 500:
+                self._count_fault(permit, f"status {status}")
+        self.superseded(permit, error)
 
     def superseded(self, permit: Permit, error: BaseException | None) -> None:
         """The attempt was sent, and is repeated after an ``error`` or an answer: the provider may have billed one that broke.
@@ -434,6 +443,10 @@ class Exchange:
         made = self.http.respond(judged.status, {"content-type": "application/json", **word}, body)
         self.http.note(made, self.record)
         return made
+
+    def _count_answer(self, status: int, cause: str) -> None:
+        now_s = self.pacer.clock.now_ns() / NS
+        self.pacer.answers.count(self.http.address, self.metered.scheduler.pool.name, status, cause, now_s)
 
     def _count_fault(self, permit: Permit, reason: str, fault: Fault = Fault.BROKEN) -> None:
         """Count a failure of the host. Without a connection it counts, too, where the limiter repeats the attempt.

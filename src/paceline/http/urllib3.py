@@ -64,7 +64,7 @@ def paced_urlopen(
         # Inside the attempt of another exchange: a retry or a redirect.
         if posts and permit is not None and above is not None:
             history = getattr(options.get("retries"), "history", None)
-            above.superseded(permit, history[-1].error if history else None)
+            above.repeated(permit, *((history[-1].status or 0, history[-1].error) if history else (0, None)))
             # Without the exchange above, which would take a request to its own target for its attempt.
             inner, token = _attempted.set(None), sending.set(None)
         try:
