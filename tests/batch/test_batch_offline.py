@@ -784,9 +784,19 @@ class TestDeadline:
         assert any("the deadline leaves no time for batches" in line for line in one.said.lines)
         one.check(paid=one.batches()["paid"])
 
-    def test_a_bet_is_called_one(self, run):
+    @pytest.mark.parametrize(
+        "given",
+        [
+            {"limits": {"*": "6 requests/min"}},
+            {"joint_limits": {"openai": "6 requests/min"}},
+            {"lanes": {"default": {"limits": ["6 requests/min"]}}},
+            {"min_interval_s": 10},
+        ],
+        ids=["of the model", "joint", "of the lane", "spacing"],
+    )
+    def test_a_bet_is_called_one(self, run, given):
         one = run(count=8)
-        one.given = {"limits": {"*": "6 requests/min"}}
+        one.given = given
         seconds = offline.TIMING.cancel_s + offline.TIMING.last_s + 1.0
         assert one.start(mode="auto", deadline_s=seconds)[0] == 0
         words = "the deadline may be missed: to cancel the batches and send all requests one by one"

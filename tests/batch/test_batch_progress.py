@@ -1,4 +1,5 @@
 from collections import defaultdict
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -35,6 +36,12 @@ def test_eta_by_what_each_pool_has_left():
     assert eta_s(PLAN, {"a": pool(left=800.0)}, 10) == 0
     assert eta_s(PLAN, {"a": pool(left=800.0, cool_down_s=45.0)}, 10) == 45
     assert eta_s(PLAN, {}, 100) == 0
+
+
+def test_eta_by_what_pools_pass_together():
+    shares = {name: replace(share, passes=("joint",)) for name, share in PLAN.shares.items()}
+    pools = {"a": pool(), "b": pool(), "joint": pool(requests=30.0)}
+    assert eta_s(replace(PLAN, shares=shares), pools, 100) == pytest.approx(200)  # 100 requests at 30 a minute
 
 
 def test_eta_by_what_requests_turned_out_to_cost():

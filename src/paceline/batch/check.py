@@ -45,11 +45,13 @@ class PoolWork:
         requests: How many they are; of rows that share one, the parts of it that they fill.
         cost: The estimated cost of the requests, per unit.
         model: The first model that is charged to the pool, with its provider: ``openai/gpt-6-luna``.
+        passes: The names of the pools that its requests pass, too: joint limits, the spacing of starts, the limits of the lane.
     """
 
     requests: float = 0
     cost: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     model: str = ""
+    passes: Sequence[str] = ()
 
 
 @dataclass(slots=True)
@@ -233,7 +235,11 @@ class Checker:
             )
         if ended := ending(provider.name, model):
             self.plan.warnings.append(f"{provider.name}'s model {model!r} {ended}")
-        share = self.plan.shares.setdefault(scheduler.pool.name, PoolWork(model=f"{provider.name}/{model}"))
+        pacer = self.limiter.pacer
+        of_lane = [found.rates for found, _ in pacer.allowances.of(pacer.lanes.of()) if found.rates is not None]
+        passes = [each.pool.name for each in (*of_lane, *scheduler.further)]
+        work = PoolWork(model=f"{provider.name}/{model}", passes=passes)
+        share = self.plan.shares.setdefault(scheduler.pool.name, work)
         return PoolPart(scheduler, share, min((quota.rate for quota in resolved.quotas if quota.period_s), default=1.0))
 
 

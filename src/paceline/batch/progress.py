@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -24,7 +24,7 @@ from rich.padding import Padding
 from rich.progress_bar import ProgressBar
 from rich.text import Text
 
-from paceline.batch.check import SHOWN, InputPlan, PoolWork
+from paceline.batch.check import SHOWN, InputPlan
 from paceline.batch.ideal import Served
 from paceline.batch.results import Recovered
 from paceline.batch.summary import RunTally, in_time
@@ -223,19 +223,25 @@ def until_restart(pools: dict[str, Any]) -> bool:
 def eta_s(plan: InputPlan, pools: dict[str, Any], left: int, served: Mapping[str, Served] = _NONE) -> float:
     """The seconds in which the limits admit the requests that are left, after a cool-down if there is one.
 
-    Pools are used side by side. ``served``: the run's answers so far, which show what a request costs.
+    Pools are used side by side, and those that several models pass by the requests of all of them. ``served``: the run's
+    answers so far, which show what a request costs.
     """
-    longest = 0.0
+    amounts = defaultdict[str, defaultdict[str, float]](lambda: defaultdict(float))
     for name, share in plan.shares.items():
-        if name not in pools or not share.requests:
+        if not share.requests:
             continue
+        seen, requests = served.get(name, _UNSEEN), left * share.requests / plan.requests
+        is_known = seen.answers >= _KNOWN_AFTER
+        cost, of = (seen.charged, seen.answers) if is_known else (share.cost, share.requests)
+        for pool in (name, *share.passes):
+            needed = amounts[pool]
+            for unit, amount in cost.items():
+                needed[unit] += requests * amount / of
+    longest = 0.0
+    for name in amounts.keys() & pools.keys():
         longest = max(longest, pools[name]["cool_down_s"])
-        requests = left * share.requests / plan.requests
-        seen = served.get(name, _UNSEEN)
         for quota in (quota for quota in pools[name]["quotas"] if quota["period_s"]):
-            estimate = share.cost.get(quota["unit"], 0.0) / share.requests
-            each = seen.charged[quota["unit"]] / seen.answers if seen.answers >= _KNOWN_AFTER else estimate
-            missing = requests * each - max(quota["remaining"], 0.0)
+            missing = amounts[name][quota["unit"]] - max(quota["remaining"], 0.0)
             if quota.get("resets_at") and missing > 0:
                 needs_s = quota["reset_s"] + (math.ceil(missing / quota["limit"]) - 1) * quota["period_s"]
             else:
@@ -253,9 +259,8 @@ def forecast_s(limiter: Limiter, plan: InputPlan, left: int) -> float:
     shares = {}
     for name, share in plan.shares.items():
         after = limiter.pacer.pools.scheduler(name).pool.ledger.charged_after if share.requests else ()
-        shares[name] = PoolWork(
-            share.requests, {unit: amount for unit, amount in share.cost.items() if unit not in after}
-        )
+        known = {unit: amount for unit, amount in share.cost.items() if unit not in after}
+        shares[name] = replace(share, cost=known)
     needs_s = eta_s(replace(plan, shares=shares), limiter.status()["pools"], left)
     work = {
         name: [{unit: amount / share.requests for unit, amount in share.cost.items() if unit != REQUESTS}]
