@@ -149,6 +149,38 @@ def test_the_key_never_shows(paceline_emulator, monkeypatch):
     assert "secret" not in repr(target("gpt-5", Config(), {"OPENAI_API_KEY": "sk-very-secret"}))
 
 
+def test_a_pool_of_the_users_own_is_no_model(paceline_emulator, tmp_path):
+    emulator, file = paceline_emulator(limits="gpt-5=5000 requests/min"), tmp_path / "paceline.yaml"
+    file.write_text(
+        "limits: {openai/gpt-5: 5000 requests/min, jobs: 9 requests/min, scans: 7 pages/min}\n"
+        "starts: {gemini: {max_starts: 7, time_window: 60}}\n"
+    )
+    result = run("--config", file, "--base-url", emulator.base_url, "--yes", "--json")
+    assert found(result) == {"5k requests/min": (5_000, "as configured")}
+    assert emulator.tally()["admitted"] == 1
+
+
+def test_the_models_of_a_groups_members_are_asked_for_at_their_servers(paceline_emulator, tmp_path, monkeypatch):
+    eu, us = (paceline_emulator(limits=f"{n}000 requests/min,8k tokens/min", valid_key=f"k{n}") for n in (3, 4))
+    file = tmp_path / "paceline.toml"
+    file.write_text(
+        f'[upstreams]\neu = {{ provider = "anthropic", base_url = "{eu.base_url}", key_env = "EU_KEY" }}\n'
+        f'us = {{ provider = "openai", base_url = "{us.base_url}/v1", key_env = "US_KEY" }}\n'
+        '[groups]\nboth = { members = ["eu", "us"] }\n'
+        '[limits]\n"anthropic@eu/claude-haiku-4-5" = "9 requests/min"\n"openai@us/gpt-5" = "9 requests/min"\n'
+    )
+    monkeypatch.setenv("EU_KEY", "k3")
+    monkeypatch.setenv("US_KEY", "k4")
+    result = run("--config", file, "--yes", "--json")
+    assert result.exit_code == 0
+    stated = {one["model"]: one["quotas"][0]["stated"] for one in json.loads(result.stdout)["models"]}
+    assert stated == {"anthropic@eu/claude-haiku-4-5": 3_000, "openai@us/gpt-5": 4_000}
+    monkeypatch.setenv("US_KEY", "another")
+    result = run("openai@us/gpt-5", "--config", file, "--yes")
+    assert "openai@us refused the key in US_KEY (401)" in result.stdout
+    assert "provider =" not in result.stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

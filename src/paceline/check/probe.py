@@ -12,7 +12,7 @@ import httpx2
 
 from paceline.check.verdict import QuotaFinding, compare, stated_by
 from paceline.config import Config
-from paceline.config.servers import address_of
+from paceline.config.servers import address_at, address_of, server
 from paceline.core.results import Refusal, RefusalKind, SettingsError
 from paceline.http import pace_transport
 from paceline.limiter.limiter import Limiter
@@ -21,7 +21,7 @@ from paceline.providers import registry
 from paceline.providers.base import Provider
 from paceline.providers.embeddings import embeds
 from paceline.providers.roots import joined, placed
-from paceline.providers.tables import ending, listing
+from paceline.providers.tables import counted_units, ending, listing
 from paceline.responses.errors import error_of
 
 MAX_OUTPUT_TOKENS: Final = 16
@@ -41,6 +41,8 @@ class ProbeTarget:
     Attributes:
         model: The model, as the provider names it.
         key: The key, to keep it out of messages.
+        key_env: Where it is from: a variable of the environment, or a file.
+        is_member: Whether it goes to a member of a group, which has an address of its own.
     """
 
     provider: Provider
@@ -49,6 +51,8 @@ class ProbeTarget:
     headers: Mapping[str, str] = field(repr=False)
     body: Mapping[str, Any]
     key: str = field(repr=False)
+    key_env: str
+    is_member: bool = False
 
     @property
     def host_known(self) -> bool:
@@ -92,16 +96,38 @@ def target(name: str, config: Config, environ: Mapping[str, str]) -> ProbeTarget
     Raises:
         SettingsError: The provider is unknown or cannot be checked, or its address or key is missing.
     """
-    provider, model = _provider_of(name, config)
-    if provider.name in _SIGNED:
-        raise SettingsError(f"{provider.name}: its requests are signed with credentials that this command does not use")
-    at = address_of(provider, config.base_url, environ)
-    path, body = _request(provider.name, model)
-    return ProbeTarget(provider, model, joined(at.root, path), at.headers_for(path), body, at.key)
+    found = _provider_of(name, config)
+    if found is None:
+        raise SettingsError(f"unknown provider of model {name!r}: write it like 'openai/{name}', or give --provider")
+    provider, model = found
+    base = registry.base_of(provider.name)
+    if base in _SIGNED:
+        raise SettingsError(f"{base}: its requests are signed with credentials that this command does not use")
+    member = provider.name.partition("@")[2] or provider.name
+    is_member = any(member in one.get("members", ()) for one in config.groups.values())
+    if is_member:
+        own = server(config, member, environ)
+        if not (own.key or registry.is_loopback(urlsplit(own.root).hostname or "")):
+            raise SettingsError(f"no key for {member}: set the environment variable {own.key_env}")
+        at, key_env = address_at(own.provider, own.root, own.key), str(own.key_file or own.key_env)
+    else:
+        at, key_env = address_of(provider, config.base_url, environ), provider.key_env
+    path, body = _request(base, model)
+    return ProbeTarget(provider, model, joined(at.root, path), at.headers_for(path), body, at.key, key_env, is_member)
 
 
-def _provider_of(name: str, config: Config) -> tuple[Provider, str]:
-    """The provider of the model called ``name``, and the model's name there."""
+def configured(config: Config) -> list[str]:
+    """The models with limits in the settings. A pool of the user's own is none, and no provider is known of it."""
+    units = counted_units()
+    return [
+        name
+        for name, quotas in config.limits.items()
+        if not name.endswith("*") and {quota.unit for quota in quotas} <= units and _provider_of(name, config)
+    ]
+
+
+def _provider_of(name: str, config: Config) -> tuple[Provider, str] | None:
+    """The provider of the model called ``name``, and the model's name there; ``None`` if it is unknown."""
     found = registry.prefixed(name)
     if config.provider:
         provider = registry.provider_named(config.provider)
@@ -116,7 +142,7 @@ def _provider_of(name: str, config: Config) -> tuple[Provider, str]:
     for candidate, model in [(made_by, name)] if made_by else listing(name):
         if candidate not in _SIGNED:
             return registry.provider_named(candidate), model
-    raise SettingsError(f"unknown provider of model {name!r}: write it like 'openai/{name}', or give --provider")
+    return None
 
 
 def _request(provider: str, model: str) -> tuple[str, dict[str, Any]]:
@@ -192,7 +218,7 @@ def _problem(status: int, refusal: Refusal | None, response: httpx2.Response, ta
     name = target.provider.name
     message = _short(refusal.message, target) if refusal else _message(response, target)
     if status in (401, 403) or (status == 400 and "API_KEY_INVALID" in response.text):
-        return f"{name} refused the key in {target.provider.key_env} ({status})"  # its message may repeat the key
+        return f"{name} refused the key in {target.key_env} ({status})"  # its message may repeat the key
     if status == 404:
         return f"{name} has no model {target.model!r}, or this key may not use it (404)"
     if refusal is None:

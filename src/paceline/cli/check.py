@@ -74,13 +74,13 @@ def _require_none(models: tuple[str, ...], given: Mapping[str, Any]) -> None:
 
 def _targets(models: tuple[str, ...], config: Config) -> list[ProbeTarget]:
     """What is asked: the models that are named, or the configured ones."""
-    from paceline.check.probe import target
+    from paceline.check.probe import configured, target
 
-    names = models or tuple(name for name in config.limits if not name.endswith("*"))
+    names = models or configured(config)
     if not names:
         raise click.UsageError("name a model, e.g. 'paceline check gpt-6-luna'")
     targets = [target(name, config, os.environ) for name in dict.fromkeys(names)]
-    providers = dict.fromkeys(one.provider.name for one in targets)
+    providers = dict.fromkeys(one.provider.name for one in targets if not one.is_member)
     if config.base_url and len(providers) > 1:
         raise SettingsError(
             f"base_url would get the keys of {', '.join(providers)}: check the models of each one apart"
@@ -161,8 +161,9 @@ def _toml(checked: Sequence[Checked], config: Config) -> str:
     from paceline.check.verdict import to_toml
 
     providers = {one.model.partition("/")[0] for one in checked}
-    provider = providers.pop() if len(providers) == 1 else None
-    return to_toml(provider, config.base_url, [(one.model, one.findings) for one in checked])
+    provider = providers.pop() if len(providers) == 1 else ""
+    usual = provider if "@" not in provider else None  # a member of a group is no default
+    return to_toml(usual, config.base_url, [(one.model, one.findings) for one in checked])
 
 
 def _print(checked: Sequence[Checked], toml: str) -> None:
