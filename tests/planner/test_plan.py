@@ -105,6 +105,23 @@ def test_workers_bound_what_is_in_work():
     assert made.binds == "latency"
 
 
+@pytest.mark.parametrize(
+    ("options", "binds"),
+    [
+        ({"joint_limits": {"openai": "60 requests/min"}}, "60 requests/min of joint/openai/*"),
+        ({"lanes": [paceline.LaneSpec("default", limits=["60 requests/min"])]}, "60 requests/min of lane/default"),
+        ({"min_interval_s": 1}, "1 requests/s exact of openai/spacing"),
+    ],
+    ids=["joint", "lane", "spacing"],
+)
+def test_a_limit_that_models_share_binds(options, binds):
+    made = plan(
+        of_calls([Request("openai/gpt-5")] * 200, workers=None), {"quotas": {"*": "9k requests/min"}, **options}
+    )
+    assert made.seconds == pytest.approx(140 if options.keys() != {"min_interval_s"} else 200, rel=0.05)
+    assert made.binds == f"openai/gpt-5: {binds}"
+
+
 def test_the_price_and_what_no_price_is_known_of():
     calls = [Request("openai/gpt-5", 1_000_000, 100_000)] * 3
     options = {"quotas": {"*": "1B tokens/min"}, "prices": {"openai/gpt-5": {"input": 2.0, "output": 10.0}}}

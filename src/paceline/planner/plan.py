@@ -66,7 +66,8 @@ class PoolUse:
     Attributes:
         calls: The answered calls.
         quotas: The use of its quotas that have a period.
-        binds: The quota for which its requests waited longest; ``latency`` if they hardly waited.
+        binds: The quota for which its requests waited longest, with ``of NAME`` if it is of another pool that they pass;
+            ``latency`` if they hardly waited.
         bound_s: For how many seconds requests waited for it.
     """
 
@@ -255,10 +256,19 @@ class _Planner:
             used[unit][second] += amount
         since, binding = self._looked.get(pool, (-1, LATENCY))
         if since < second:
-            scheduler = self._process.limiter.pacer.pools.scheduler(pool)
             if binding != LATENCY:
                 self._binds[pool][binding] += second - since
-            self._looked[pool] = second, scheduler.pool.binds(scheduler.now_ns()) or LATENCY
+            self._looked[pool] = second, self._binding(pool)
+
+    def _binding(self, pool: str) -> str:
+        """What the next request waits for: a quota of its pool, else of one that it passes, too."""
+        pacer = self._process.limiter.pacer
+        own = pacer.pools.scheduler(pool)
+        of_lanes = (one.rates for one in pacer.allowances.by_lane.values() if one.rates is not None)
+        for each in (own, *own.further, *of_lanes):
+            if (quota := each.pool.binds(each.now_ns())) is not None:
+                return quota if each is own else f"{quota} of {each.pool.name}"
+        return LATENCY
 
     def _plan(self) -> Plan:
         sent, end_s = self._simulation.sent, self._end_s
