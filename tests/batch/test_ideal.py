@@ -110,6 +110,13 @@ def test_no_share_is_above_one(server, told, learn, workers):
     assert share is None or 0 < share <= 1
 
 
+def test_the_limits_of_a_lane_are_limits_too():
+    lane = paceline.LaneSpec("default", limits=["60 requests/min burst 5"])
+    share, answered = share_of(World(limit=1_000, stating=False), "1000 requests/min", lanes=[lane])
+    assert answered == 150
+    assert share > 0.9  # of 60 a minute, not of 1,000
+
+
 def pool_of(*limits, **options):
     limiter = paceline.Limiter({"a/m": list(limits)}, learn=False, clock=ManualClock(), **options)
     return limiter, limiter.pacer.pools.scheduler("a/m")

@@ -236,8 +236,7 @@ class Checker:
         if ended := ending(provider.name, model):
             self.plan.warnings.append(f"{provider.name}'s model {model!r} {ended}")
         pacer = self.limiter.pacer
-        of_lane = [found.rates for found, _ in pacer.allowances.of(pacer.lanes.of()) if found.rates is not None]
-        passes = [each.pool.name for each in (*of_lane, *scheduler.further)]
+        passes = [each.pool.name for each in (*pacer.allowances.rates(pacer.lanes.of()), *scheduler.further)]
         work = PoolWork(model=f"{provider.name}/{model}", passes=passes)
         share = self.plan.shares.setdefault(scheduler.pool.name, work)
         return PoolPart(scheduler, share, min((quota.rate for quota in resolved.quotas if quota.period_s), default=1.0))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -121,12 +121,14 @@ class IdealSpeed:
     def take(self, limiter: Limiter, record: Exchanged) -> None:
         """Count the last attempt of a request, and its answer if it has one."""
         if record.charged is not None:
-            self.answered(limiter.pacer.pools.scheduler(record.pool), record.charged, record.granted_ns / NS)
+            pacer, granted_s = limiter.pacer, record.granted_ns / NS
+            of_lane = pacer.allowances.rates(pacer.lanes.of())
+            self.answered(pacer.pools.scheduler(record.pool), record.charged, granted_s, of_lane)
         elif record.granted_ns:
             self.sent(record.granted_ns / NS)
 
-    def answered(self, scheduler: Scheduler, cost: Cost, granted_s: float) -> None:
-        """Count an answer with its true ``cost``, to an attempt that was granted then.
+    def answered(self, scheduler: Scheduler, cost: Cost, granted_s: float, of_lane: Sequence[Scheduler] = ()) -> None:
+        """Count an answer with its true ``cost``, to an attempt that was granted then, also by the limits ``of_lane``.
 
         Answers come in another order than their attempts were granted. Each counts at the latest of these instants so far.
         """
@@ -135,7 +137,7 @@ class IdealSpeed:
         served.answers += 1
         for unit, amount in cost.items():
             served.charged[unit] += amount
-        for each in (scheduler, *scheduler.further):
+        for each in (scheduler, *scheduler.further, *of_lane):
             ledger, name, measured = each.pool.ledger, each.pool.name, False
             for i, (entry, amount) in enumerate(zip(list(ledger.entries), ledger.amounts(cost), strict=False)):
                 m = entry.meter

@@ -203,6 +203,10 @@ class Allowances:
         waits = [*zip((one.name for one in line), (lane, *line), strict=False), (EVERYONE, DEFAULT_LANE)]
         return [(found, within) for name, within in waits if (found := self.by_lane.get(name)) is not None]
 
+    def rates(self, lane: LaneSpec) -> list[Scheduler]:
+        """The schedulers in which a request in ``lane`` waits for limits on requests and tokens."""
+        return [found.rates for found, _ in self.of(lane) if found.rates is not None]
+
     def bounds_money(self, lane: LaneSpec) -> bool:
         """Whether a request in ``lane`` is charged to a budget."""
         return any(allowance.budget is not None for allowance, _ in self.of(lane))
