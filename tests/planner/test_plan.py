@@ -273,7 +273,15 @@ class TestTheCommand:
         plans = {one["variant"]: one for one in json.loads(done.stdout)["plans"]}
         assert plans["tier 1"]["seconds"] > 4 * 60 > plans["tier 2"]["seconds"]
         assert done.stderr.startswith("tier 2: it ends in ")
-        assert run("plan", file, "--within", "1s", "--tier", "1").exit_code == 1
+        late = run("plan", file, "--within", "1s", "--tier", "1")
+        assert late.exit_code == 1
+        assert "no variant ends within 1.0 s: the shortest takes " in late.stderr
+
+    def test_a_variant_whose_calls_fail_is_none_that_ends(self, tmp_path, three):
+        config = written(tmp_path, 'budget = "0.000001 usd/day"', name="paceline.toml")
+        done = run("plan", three, "--config", config, "--tier", "1", "--within", "1h")
+        assert done.exit_code == 1
+        assert "no variant ends within 1 h 00 min: in each of them calls fail" in done.stderr
 
     def test_requests_of_a_run(self, tmp_path):
         body = {"model": "gpt-5-mini", "max_tokens": 100, "messages": [{"role": "user", "content": "hello " * 50}]}
