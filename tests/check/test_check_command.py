@@ -68,6 +68,16 @@ def test_its_toml_is_a_configuration_that_holds(paceline_emulator, tmp_path):
     assert set(json.loads(second.stdout)["models"][0]["sources"].values()) == {"given"}
 
 
+def test_a_bound_over_all_models_is_none_of_each(paceline_emulator, tmp_path):
+    emulator, file = paceline_emulator(limits="600 requests/min,90k tokens/min"), tmp_path / "paceline.toml"
+    file.write_text("[concurrency]\nopenai = 3\n")
+    asked = "--base-url", emulator.base_url, "--config", file, "--yes", "--json"
+    toml = json.loads(run("gpt-5", "gpt-5-mini", *asked).stdout)["config"]
+    assert '"openai/gpt-5-mini" = ["600 requests/min", "90k tokens/min"]' in toml
+    file.write_text(toml)
+    assert Config.load(file).concurrency == {"openai": 3}
+
+
 def test_limits_beat_tables_and_several_models_are_asked_once_each(paceline_emulator):
     emulator = paceline_emulator(limits="30 requests/min,8k tokens/min", dialect="openai")
     limit = "gpt-5=31 requests/min,8k tokens/min"

@@ -208,7 +208,7 @@ def probe(target: ProbeTarget, config: Config) -> Checked:
         answer.status_code if answer is not None else 0,
         any(reading.limit for reading in readings),
         problem,
-        compare(resolved.quotas, readings),
+        compare([quota for quota in resolved.quotas if quota != resolved.slots], readings),  # those are of all models
         ending(provider.name, call.model),
     )
 

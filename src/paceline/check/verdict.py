@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
@@ -94,14 +94,21 @@ def stated_by(refusal: Refusal) -> list[Reading]:
     return [Reading(refusal.unit, refusal.limit, remaining, None, refusal.period_s)]
 
 
-def to_toml(provider: str | None, base_url: str | None, limits: Iterable[tuple[str, Sequence[QuotaFinding]]]) -> str:
+def to_toml(
+    provider: str | None,
+    base_url: str | None,
+    limits: Iterable[tuple[str, Sequence[QuotaFinding]]],
+    concurrency: Mapping[str, int] | None = None,
+) -> str:
     """The configuration to use, as ``--config`` reads it.
 
     Args:
         provider: The provider, if all models are of one.
         base_url: The address, if it is not the provider's own.
         limits: Findings by ``provider/model``.
+        concurrency: The bounds on requests in flight by provider, over all its models, which stay as they are.
     """
     plain = {name: value for name, value in (("provider", provider), ("base_url", base_url)) if value}
     quotas = {model: [str(finding.use) for finding in findings] for model, findings in limits}
-    return "\n".join(toml({**plain, "limits": quotas})).lstrip() + "\n"
+    tables = {"concurrency": concurrency} if concurrency else {}
+    return "\n".join(toml({**plain, "limits": quotas, **tables})).lstrip() + "\n"

@@ -163,7 +163,7 @@ def _toml(checked: Sequence[Checked], config: Config) -> str:
     providers = {one.model.partition("/")[0] for one in checked}
     provider = providers.pop() if len(providers) == 1 else ""
     usual = provider if "@" not in provider else None  # a member of a group is no default
-    return to_toml(usual, config.base_url, [(one.model, one.findings) for one in checked])
+    return to_toml(usual, config.base_url, [(one.model, one.findings) for one in checked], config.concurrency)
 
 
 def _print(checked: Sequence[Checked], toml: str) -> None:
