@@ -68,6 +68,14 @@ def test_long_answers_do_not_lengthen_the_pause_after_a_stated_wait(latency_s):
     assert report.steady >= 0.95, report.said()
 
 
+def test_a_used_up_window_whose_refusals_say_a_second_shows_no_lower_rate():
+    """It admits nothing for most of a minute, which lowered the ceiling until a third of the limit was used."""
+    settings = {"limits": {"m": DOUBLE}, "rule": "sliding", "latency_s": 0.3, "retry_after": 1, **BODY_ONLY}
+    report = Fleet(DOUBLE, settings, seed=1, jobs=900, output=800).run()
+    assert len(report.refused) <= 20, report.said()
+    assert report.steady >= 0.8, report.said()
+
+
 def test_a_limit_that_is_learned_while_many_are_in_flight():
     """The answers come in another order than the server counted their requests."""
     settings = {"limits": {"m": "20 requests/min,40k tokens/min"}, "latency_s": 1.0, "jitter": 0.5}

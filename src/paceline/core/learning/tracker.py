@@ -589,12 +589,17 @@ class QuotaTracker:
         """Measure the rate: what was admitted between two refusals is the refill. True: the quota is no bucket."""
         admitted = note.charged - self.entry.refused
         true = 1 - note.refunded / note.charged if note.charged else 1.0  # the true costs, as a part of the charges
-        share = self.rate.share(sent_ns, admitted, true, self.entry.meter.quota.rate)
-        if share is not None and share < self.entry.meter.ceiling:
-            least = CUT_LEAST * self.entry.meter.ceiling
+        bucket = self.entry.meter
+        share = self.rate.share(sent_ns, admitted, true, bucket.quota.rate)
+        if share is not None and not bucket.bursts:
+            # A used-up window admits nothing until it has room again, so that it has at least what it has admitted in
+            # the last period.
+            share = max(share, self.used_lately(sent_ns)[1] / bucket.quota.amount)
+        if share is not None and share < bucket.ceiling:
+            least = CUT_LEAST * bucket.ceiling
             ceiling = max((1 - CLIMB) * share, least)
-            self.rate.fall(share, ceiling, self.entry.meter.ceiling)
-            if share < least and self.entry.meter.bursts and not self.refill.sure:
+            self.rate.fall(share, ceiling, bucket.ceiling)
+            if share < least and bucket.bursts and not self.refill.sure:
                 self.rate.first = None
                 return True  # the refill is so low that the quota is a counter that restarts
             self._change(now_ns, What.SET_CEILING, ceiling)
