@@ -77,7 +77,7 @@ class Exchanged:
         pool: The pool that was charged.
         cost: What the last attempt reserved, per unit.
         attempts: HTTP attempts made.
-        waited_s: Seconds spent in the queue, over all attempts.
+        waited_s: Seconds spent in the queues of the pool and of the lane, over all attempts.
         refusals: The provider's refusals, in order.
         usage: What the answer reported; ``None`` until its body has passed.
         granted_ns: When the permit of the last attempt was granted, on the limiter's clock.
