@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from core_shared_ledger import Member
+from core_shared_ledger import Member, answer, ask, message_of
 
-from paceline.core.quota import NS
+from paceline.core.queue import Waiter
+from paceline.core.quota import NS, parse_quotas
 from paceline.core.results import LEARNED, Reading, Refusal, RefusalKind, SourceKind
 from paceline.shared.ledger import SharedLedger
 from paceline.shared.messages import Refused
@@ -56,6 +57,26 @@ class TestLimit:
         assert member.pool.ledger.names == ["90 tokens/min"]
         member.answer(member.take(2), Reading("tokens", limit=50))
         assert member.pool.ledger.names == ["50 tokens/min"]
+
+
+def test_a_new_quota_of_others_comes_after_the_one_that_was_found_meanwhile():
+    member, both = Member("60 tokens/min"), tuple(parse_quotas("60 tokens/min,30 requests/min"))
+    pool = member.pool
+    member.take(1)
+    for number in (1, 2):
+        member.ledger.apply(member.now_ns, message_of("b", number, both, versions=[0, -1], gentle=True))
+    waiter = Waiter({"tokens": 1})
+    pool.submit(member.now_ns, waiter)
+    reply = member.ledger.apply(member.now_ns, ask(pool, member.now_ns, at_once=True))
+    assert len(reply.standings) == 2
+    pool.capacity.learning.measure(member.now_ns, "concurrency")  # its refusals show a limit before the reply comes
+    pool.recount()
+    found = pool.ledger.entries[1].meter
+    answer(pool, member.now_ns, reply)
+    assert pool.ledger.entries[1].meter is found
+    assert len(pool.ledger.entries) == 2
+    member.take(1)
+    assert pool.ledger.names[2:] == ["30 requests/min"]
 
 
 class TestLevel:

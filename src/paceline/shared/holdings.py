@@ -175,7 +175,7 @@ class Holdings:
 
     def take(self, now_ns: int, asked: Message, reply: StoreReply) -> bool:
         """Take the state of the quotas and the grants of a reply, and learn; whether quotas have changed."""
-        changed = self.snapshot.update(now_ns, reply, self.learning)
+        changed = self.snapshot.update(now_ns, asked.known, reply, self.learning)
         self.snapshot.held = [sum(one) for one in zip(asked.held, *asked.wants[: len(reply.grants)], strict=True)]
         for n, marks in enumerate(reply.grants):
             lease = Lease(asked.wants[n], marks, now_ns, asked.slack_ns, probe=reply.probe and n == 0)

@@ -53,13 +53,15 @@ class Snapshot:
         versions = list(self.versions)
         return Known(quotas, versions, fresh, ledger.headroom_s, ledger.gentle, windows, recalled, self.noted)
 
-    def update(self, now_ns: int, reply: StoreReply, learning: Learning | None) -> bool:
-        """Apply the states of a reply; whether a quota is new, or has another limit."""
+    def update(self, now_ns: int, asked: Known, reply: StoreReply, learning: Learning | None) -> bool:
+        """Apply the states of a reply to ``asked``; whether a quota is new, or has another limit."""
         ledger, self.as_of_ns, self.noted = self.ledger, now_ns, reply.noted
-        changed = False
+        changed, has_learned = False, len(ledger.entries) > len(asked.quotas)
         for i, standing in enumerate(reply.standings):
-            is_new = i >= len(ledger.entries)
-            if is_new and ledger.own:  # one that the user has taken back, or has given to other processes
+            is_new = i >= len(asked.quotas)
+            # One that the user has taken back, or has given to other processes. Or this process has found a quota since
+            # it asked, which has this place: the store learns of that by the next message, and tells of the new one again.
+            if is_new and (ledger.own or has_learned):
                 break
             if is_new:
                 assert standing.learned is not None, "the reply has a new quota without its learned state"
