@@ -231,6 +231,20 @@ def test_full_servers_that_refuse_for_a_limit_are_not_asked_again_and_again(
     assert fleet.admitted[-1][0] <= seconds, fleet.admitted[-1][0]
 
 
+@pytest.mark.parametrize("told", ["20 concurrency", "20 concurrency, 100k requests/day"])
+@pytest.mark.parametrize("retry_after", [1, "true"])
+def test_slots_that_were_given_are_measured_if_refusals_state_a_wait_alone(told, retry_after):
+    settings = {
+        "limits": {"m": "5 concurrency,300 requests/min"},
+        "latency_s": 3.0,
+        **BLIND,
+        "retry_after": retry_after,
+    }
+    fleet = Fleet(told, settings, seed=1, jobs=100, workers=50).run()
+    assert len(fleet.refused) <= 40  # 289 if they are only obeyed
+    assert fleet.admitted[-1][0] <= 90, fleet.admitted[-1][0]  # 57 s would do
+
+
 @pytest.mark.parametrize(("limit", "taken"), [(3.0, False), (120.0, True)])
 def test_a_stated_limit_that_was_exceeded_before_is_of_another_model(limit, taken):
     """A gateway passes on the refusal of a model behind it: 3 requests a minute, where 2 a second are admitted."""

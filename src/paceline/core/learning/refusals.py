@@ -244,16 +244,16 @@ class Refusals:
         """Whether a refusal that states no limit shows that the one at ``index`` is not the provider's.
 
         Next to nothing of it was used, so another limit holds, which neither the user nor an answer states. So it does
-        without an index: there are slots only, or quotas of a day. A stated wait is enough for a counter that others
-        have used up. A short one shows another limit if the quota was spread before the attempt was sent.
+        without an index: there are slots only, or quotas of a day. Else a stated wait is enough for a counter that
+        others have used up. A short one shows another limit if the quota was spread before the attempt was sent.
         """
         if refusal.limit is not None or refusal.kind is not RefusalKind.RATE:
             return False
         if reservation.shown or self._unstated.measures(refusal.unit):
             return False
-        wait_s = refusal.sooner_s or refusal.retry_after_s
         if index is None:
-            return refusal.unit is None and not wait_s
+            return refusal.unit is None
+        wait_s = refusal.sooner_s or refusal.retry_after_s
         m, tracker = self._entries[index].meter, self._trackers.get(index)
         if m.quota.is_long:
             return False
