@@ -209,16 +209,20 @@ def summary(
                 total[what] = max(total.get(what, 0), number) if what == "longest_s" else total.get(what, 0) + number
         for *kind, number in record.get("unpaced", ()):
             kinds[tuple(kind)] = kinds.get(tuple(kind), 0) + number
-    lines = [_line(name, counts) for name, counts in sorted(pools.items())]
-    if not lines:
-        used = any(record.get("used") for record in records)
-        lines.append(UNSENT if used else NOTHING if gateway else "no request was paced")
+    lines = [_line(name, counts) for name, counts in sorted(pools.items())] or [_nothing(records, gateway=gateway)]
     for (provider, host, kind), number in sorted(kinds.items())[:KINDS_SHOWN]:
         what = f"{number:,} x {with_host(kind, host)} ({provider})" if provider else f"what {kind} sent"
         lines.append(f"not paced: {what}")
     if len(kinds) > KINDS_SHOWN:
         lines.append(f"not paced: {len(kinds) - KINDS_SHOWN} more kinds of requests")
     return lines
+
+
+def _nothing(records: Sequence[Mapping[str, Any]], *, gateway: bool) -> str:
+    """The line for a command that has sent no request."""
+    if any(record.get("used") for record in records):
+        return UNSENT
+    return NOTHING if gateway else "no request was paced"
 
 
 def _line(name: str, counts: Mapping[str, float]) -> str:
