@@ -110,8 +110,8 @@ class Section:
             RuntimeError: This thread is in the section.
         """
         # Before the lock, because this may log, and handlers are code of others.
-        if self.kin is not None and self.kin.forked and self.kin.are_to_be_told():
-            self.lines.hint_at_store()
+        if self.kin is not None and self.kin.forked:
+            self._hint_at_store(self.kin)
         with self._lock:
             # In this thread, which has the lock: the pool is half changed, or the thread would wait with the lock.
             if self._busy or threading.get_ident() in self._arming:
@@ -142,6 +142,10 @@ class Section:
         if waits:
             self.lines.waits(now_ns, waiter, cast("WaitUntil", outcome))
         return outcome
+
+    def _hint_at_store(self, kin: Kin) -> None:
+        if kin.are_to_be_told():
+            self.lines.hint_at_store()
 
     def change(self, change: Callable[[int, *Ts], object], *args: *Ts, looks: bool = True) -> None:
         """Make ``change(now_ns, *args)`` and the grants that it allows; later, if this thread is in the section.
