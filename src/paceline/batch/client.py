@@ -128,7 +128,9 @@ class Members:
             ways[name] = Way(bind(request, one.provider.name, place, content), own)
         sticky = request.body.get("prompt_cache_key")
         sticky = None if sticky is None else str(sticky)
-        return RoutedExchange(self._pacer, ways, self._choice, model=request.model, sticky=sticky, seen=seen)
+        exchange = RoutedExchange(self._pacer, ways, self._choice, sticky=sticky, seen=seen)
+        exchange.model = request.model  # members may have other names for it
+        return exchange
 
     def outcome(self, outcome: RunOutcome, model: str) -> RunOutcome:
         """The outcome of a request for a model; one that ends the run says so of all of them."""

@@ -26,7 +26,6 @@ class RoutedExchange(Exchange):
         pacer: The pacer whose pools are charged.
         ways: The way to each member, by its name.
         choice: Chooses among them.
-        model: The name by which members are left out. The default is the model of the first way.
         sticky: See :meth:`Group.acquire <paceline.Group.acquire>`; ``None``: the member that has the prompt in its cache.
         timeout_s: See :class:`~paceline.http.exchange.Exchange`.
         name: As there.
@@ -34,6 +33,7 @@ class RoutedExchange(Exchange):
 
     Attributes:
         member: The member of the last attempt.
+        model: The name by which members are left out: the model of the first way, if its maker sets no other.
     """
 
     def __init__(
@@ -42,7 +42,6 @@ class RoutedExchange(Exchange):
         ways: Mapping[str, Way],
         choice: Choice,
         *,
-        model: str | None = None,
         sticky: str | None = None,
         timeout_s: float | None = None,
         name: str | None = None,
@@ -52,7 +51,7 @@ class RoutedExchange(Exchange):
         super().__init__(pacer, *first, timeout_s=timeout_s, name=name, seen=seen)
         self.member = ""
         self._ways, self._choice, self._sticky = ways, choice, sticky
-        self._model = self.metered.call.model if model is None else model
+        self.model = self.metered.call.model
         self._failed_at: set[str] = set()
 
     def ways(self) -> list[Way]:
@@ -76,7 +75,7 @@ class RoutedExchange(Exchange):
             wait,
             self._until_ns,
             self._sticky,
-            model=self._model,
+            model=self.model,
             failed=self._failed_at,
         )
         self.http, self.metered = self._ways[self.member]
@@ -89,7 +88,7 @@ class RoutedExchange(Exchange):
         if refusal is not None and refusal.scope is RefusalScope.REQUEST:
             return False
         self._failed_at.add(self.member)
-        return self._may_follow(self._failed_at.union(self._choice.left_aside(self._model)), refusal)
+        return self._may_follow(self._failed_at.union(self._choice.left_aside(self.model)), refusal)
 
     def _may_follow(self, without: Collection[str], refusal: Refusal | None = None) -> bool:
         """Whether another attempt may be made, and not only at these members. The last one is counted, as refusals are."""
@@ -102,14 +101,14 @@ class RoutedExchange(Exchange):
         here = status != 404 and not refuses_key(status, judged.error)  # else its key or its deployments are others
         if here:
             return await super()._failed(response, judged, permit, ends=ends)
-        first = self._choice.put_aside(self.member, self._model)
+        first = self._choice.put_aside(self.member, self.model)
         self._failed_at.add(self.member)
         # Also at a member that has only failed before: that may answer the next attempt.
-        if not (self._may_follow(self._failed_at) or self._may_follow(self._choice.left_aside(self._model))):
+        if not (self._may_follow(self._failed_at) or self._may_follow(self._choice.left_aside(self.model))):
             return await super()._failed(response, judged, permit, ends=ends)
         permit.settle()
         await self.http.close(response)
         if first:
             text = "%s answers %d to requests for %s: left out for %d s while other members of its group can answer"
-            log.warning(text, self.member, status, self._model[:100], ASIDE_S)
+            log.warning(text, self.member, status, self.model[:100], ASIDE_S)
         return None
