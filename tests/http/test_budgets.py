@@ -1,5 +1,6 @@
 """Limits and budgets of lanes, through an attached client against an emulated provider."""
 
+import asyncio
 import datetime as dt
 import json
 from contextlib import closing, suppress
@@ -19,7 +20,7 @@ from paceline.emulator import Emulator
 from paceline.providers.base import Usage
 from paceline.providers.prices import STARTS, Prices
 from paceline.stores.memory import MemoryStore
-from paceline.testing import ManualClock
+from paceline.testing import ManualClock, run_virtual
 
 BIG = {"*": "100k requests/min"}
 PRICES = {"openai/gpt-5": {"input": 1_000.0, "output": 10_000.0}}  # 0.001 and 0.01 a token
@@ -187,6 +188,31 @@ class TestLimits:
             answers = [ask(client) for _ in range(2)]
         assert [answer.status_code for answer in answers] == [200, 429]
         assert answers[1].headers["x-paceline"] == "timeout"
+
+    @pytest.mark.parametrize("own", [{}, {"lanes": [paceline.LaneSpec("default", limits="1 requests/2min burst 1")]}])
+    @pytest.mark.parametrize(("timeout_s", "sent"), [(50, 1), (70, 2)])
+    def test_the_timeout_counts_waits_and_no_attempts(self, own, timeout_s, sent):
+        """After an attempt of a minute, the next one may still wait a minute for its limits."""
+        limiter = {"openai/gpt-5": "1k requests/min"} if own else {"openai/gpt-5": "1 requests/2min burst 1"}
+        asked = []
+
+        async def answer(_):
+            asked.append(None)
+            if len(asked) > 1:
+                return httpx2.Response(200, json=ANSWER)
+            await asyncio.sleep(60)
+            raise httpx2.ReadError("broken")
+
+        async def main(clock):
+            retry = paceline.RetryPolicy(faults=True, backoff_s=0.0)
+            pacer = paceline.Limiter(limiter, clock=clock, acquire_timeout_s=timeout_s, retry=retry, **own)
+            async with httpx2.AsyncClient(transport=httpx2.MockTransport(answer)) as client:
+                pacer.attach(client)
+                with suppress(httpx2.ReadError):
+                    await client.post(chats.URL, json=chats.CHAT)
+
+        run_virtual(main)
+        assert len(asked) == sent
 
     def test_they_are_no_server_that_could_be_silent(self):
         """Requests of a lane that get no answer, or are left by their clients, say nothing of the next ones."""

@@ -218,10 +218,8 @@ def test_how_long_a_call_waits_for_the_limits_of_its_lane(timeout_s, waits_s):
     limiter = Limiter(budget="10 usd/day", prices=prices, clock=clock)
     limiter.limit_lane("bulk", "60 requests/min")
     asked = Asked(Call("openai", "chat", "m", 10, 5), lambda: Usage(input_tokens=10, output_tokens=5))
-    charge = limiter.pacer.allowances.charge(
-        limiter.pacer.lanes.of(lane="bulk"), [asked], limiter.pacer.deadline_ns(timeout_s)
-    )
-    until_ns = [waiter_of(step).deadline_ns for step, _ in charge.steps()]
+    charge = limiter.pacer.allowances.charge(limiter.pacer.lanes.of(lane="bulk"), [asked])
+    until_ns = [waiter_of(step).deadline_ns for step, _ in charge.steps(limiter.pacer.deadline_ns(timeout_s))]
     assert until_ns == [wait_s and clock.now_ns() + round(wait_s * 1e9) for wait_s in waits_s]
 
 

@@ -252,7 +252,9 @@ class KeptExchange(Exchange):
             permit.cancel()
             if self.charge is not None:
                 self.charge.give_back()
+            left_ns = self.pacer.clock.now_ns()
             await self.present.wait()
+            self._no_wait(permit, left_ns)
             if self.charge is not None:
                 await self._hold()
             permit = await super()._acquire(permit)  # at the front of its lane

@@ -29,7 +29,7 @@ from paceline.pacing.answers import ANSWERED, TIMEOUT, UNREADABLE, cause_of_erro
 from paceline.pacing.breaker import is_server_fault
 from paceline.pacing.faults import PASSING, Fault, fault_of, is_of_answer
 from paceline.pacing.pacer import Pacer
-from paceline.pacing.permit import Acquisition, Permit, adjust, current_permit, refuse, reports, waiter_of
+from paceline.pacing.permit import Acquisition, Permit, adjust, current_permit, end_later, refuse, reports, waiter_of
 from paceline.pacing.plan_use import UNNAMED
 from paceline.pacing.retry import Again, GiveUp
 from paceline.pacing.tries import Tries
@@ -73,7 +73,7 @@ class Exchange:
         http: The request, and the way to send it.
         metered: Its description.
         timeout_s: The longest wait, in the queue and for the limits of its lane, over all attempts, in seconds; by default
-            the timeout in the settings.
+            the timeout in the settings. The time of the attempts is no part of it.
         name: A name for the ``queue`` in the status.
         seen: Called with the verdict on each answer, and the request that it answers. It returns whether a fault of the
             server ends the request, where another attempt is allowed.
@@ -174,17 +174,26 @@ class Exchange:
                 return own_refusal(self.http, error, self.record)
             self.acquisition = None
             self.record.cost, self.record.granted_ns = permit.cost, permit.reservation.granted_ns
+            sent_ns = self.pacer.clock.now_ns()
             response = await self._attempt(permit)
+            self._no_wait(permit, sent_ns)
         return response
+
+    def _no_wait(self, permit: Permit, began_ns: int) -> None:
+        """Leave the time since ``began_ns``, after the grant of ``permit``, out of the longest wait."""
+        if self._until_ns is not None:
+            passed_ns = self.pacer.clock.now_ns() - began_ns
+            self._until_ns += passed_ns
+            end_later(permit, passed_ns)
 
     async def _hold(self) -> None:
         """Hold the cost of the request in the allowances of its lane."""
         # One that has given everything back is there already, and makes its steps again.
         if self.charge is None:
             asked = [Asked(way.metered.call, way.metered.expected) for way in self.ways()]
-            self.charge = self.pacer.allowances.charge(self.pacer.lanes.of(), asked, self._until_ns)
+            self.charge = self.pacer.allowances.charge(self.pacer.lanes.of(), asked)
         if self.charge is not None:
-            for acquisition, account in self.charge.steps():
+            for acquisition, account in self.charge.steps(self._until_ns):
                 self.acquisition = acquisition
                 try:
                     permit = await acquisition if self.http.is_async else acquisition.wait()
@@ -206,8 +215,9 @@ class Exchange:
         """The permit for an attempt: for the first, the one that the caller holds, if any; else from the queue."""
         permit = current_permit(self.metered.scheduler) if last is None else None
         if permit is None:
-            until_ns = self._until_ns
-            left_s = None if until_ns is None else max(until_ns - self.pacer.clock.now_ns(), 0) / NS
+            left_s = None
+            if last is None and self._until_ns is not None:  # a further attempt has the deadline of the last one
+                left_s = max(self._until_ns - self.pacer.clock.now_ns(), 0) / NS
             self.acquisition = acquisition = self._ask(self.metered, left_s, last)
             permit = await acquisition if self.http.is_async else acquisition.wait()
         self.record.waited_s += permit.waited_s

@@ -211,7 +211,7 @@ class Allowances:
         """Whether a request in ``lane`` is charged to a budget."""
         return any(allowance.budget is not None for allowance, _ in self.of(lane))
 
-    def charge(self, lane: LaneSpec, asked: Sequence[Asked], until_ns: int | None) -> Charge | None:
+    def charge(self, lane: LaneSpec, asked: Sequence[Asked]) -> Charge | None:
         """What a request in ``lane`` will hold of the allowances, and be counted as.
 
         ``None`` if it is charged to nothing.
@@ -219,7 +219,6 @@ class Allowances:
         Args:
             lane: The lane.
             asked: The request at each server that may answer it.
-            until_ns: When it ends if it still waits; ``None``: it waits on.
 
         Raises:
             BudgetError: Its price is not known, and such a request is refused.
@@ -242,7 +241,7 @@ class Allowances:
         # Any of the models may answer, so that one without a bound leaves the request without a bound.
         if dearest is not None and not all(one.known for one in most):
             dearest = dearest._replace(known=False)
-        return Charge(allowances, asked[0], dearest, self._prices, until_ns, tally)
+        return Charge(allowances, asked[0], dearest, self._prices, tally)
 
 
 class Asked(NamedTuple):
@@ -309,7 +308,6 @@ class Charge:
         asked: The request.
         most: What it costs at most; ``None`` where there is no budget.
         prices: Returns the prices.
-        until_ns: When it ends if it still waits; ``None``: it waits on.
         tally: Called once with what is charged; ``None``: nothing is.
 
     Attributes:
@@ -322,19 +320,19 @@ class Charge:
         asked: Asked,
         most: Most | None,
         prices: Callable[[], Prices],
-        until_ns: int | None,
         tally: Callable[[str, str, Usage], None] | None = None,
     ) -> None:
         self._tally, self._asked, self._most = tally, asked, most
-        self._allowances, self._until_ns, self._prices = allowances, until_ns, prices
+        self._allowances, self._prices = allowances, prices
         self._expected = asked.expected() if allowances else None
         self._permits: list[Permit] = []
         self.settles = False
 
-    def steps(self) -> Iterable[tuple[Acquisition, Allowance | None]]:
+    def steps(self, until_ns: int | None) -> Iterable[tuple[Acquisition, Allowance | None]]:
         """The acquisitions to be made one after another, each with its allowance if it is one of a budget.
 
-        After :meth:`give_back` they are made again, at the front of their lanes.
+        After :meth:`give_back` they are made again, at the front of their lanes. ``until_ns``: when the request ends if
+        it still waits; ``None``: it waits on.
         """
         before, self._permits = iter(self._permits), []
         for allowance, lane in self._allowances:
@@ -342,8 +340,7 @@ class Charge:
                 assert self._most is not None
                 usd = self._most.usd if self._most.known else None
                 patient_ns = allowance.budget.now_ns() + round(PATIENCE_S * NS)
-                until_ns = patient_ns if self._until_ns is None else self._until_ns
-                waiter: Waiter = BudgetWaiter(usd, lane, until_ns)
+                waiter: Waiter = BudgetWaiter(usd, lane, patient_ns if until_ns is None else until_ns)
                 take_place(waiter, next(before, None))
                 yield Acquisition(allowance.budget, waiter), allowance
         # Rates come last: near the end of a budget a request waits for minutes, and would hold a part of them.
@@ -351,7 +348,7 @@ class Charge:
             if allowance.rates is not None:
                 usage = self._estimate()
                 tokens = {INPUT_TOKENS: float(usage.input_tokens), OUTPUT_TOKENS: float(usage.output_tokens)}
-                waiter = Waiter({REQUESTS: 1, **tokens}, lane, self._until_ns)
+                waiter = Waiter({REQUESTS: 1, **tokens}, lane, until_ns)
                 take_place(waiter, next(before, None))
                 yield Acquisition(allowance.rates, waiter), None
 

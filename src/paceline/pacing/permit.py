@@ -626,6 +626,12 @@ def take_place(waiter: Waiter, permit: Permit | None) -> None:
         waiter.number, waiter.returned = permit._waiter.number, True
 
 
+def end_later(permit: Permit, by_ns: int) -> None:
+    """Give the further attempts of the request of ``permit`` so much more time, if it ends at all."""
+    if permit._waiter.deadline_ns is not None:
+        permit._waiter.deadline_ns += by_ns
+
+
 def end_at(permit: Permit, until_ns: int | None) -> None:
     """Set when the request of ``permit`` ends, for its further attempts; ``None`` for never."""
     permit._waiter.deadline_ns = until_ns
