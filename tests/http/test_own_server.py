@@ -9,11 +9,12 @@ import aiohttp
 import httpx2
 import pytest
 import requests
+import urllib3
 from chats import ANSWER, CHAT, pool_of
-from http_ways import chat_at
+from http_ways import KEY, chat_at
 
 import paceline
-from odd_server import SSE, OddServer
+from odd_server import JSON, SSE, OddServer
 from paceline.core.pool import Pool
 from paceline.testing import run_virtual
 
@@ -133,6 +134,23 @@ def test_a_time_out_in_a_stream_is_no_answer(read, stalled, monkeypatch):
     ):
         read(limiter, stalled)
     assert late == [True]
+
+
+def test_a_time_out_that_urllib3_repeats_is_told_of_as_any_other(monkeypatch):
+    late, ended = [], threading.Event()
+    monkeypatch.setattr(Pool, "timed_out", lambda _pool, _now_ns, reservation: late.append(reservation.open) or True)
+
+    def answer(number, _):
+        if number == 0:
+            ended.wait(10)
+        return 200, JSON, ANSWER
+
+    policy = urllib3.Retry(read=1, allowed_methods=None, backoff_factor=0)
+    with OddServer(answer) as server, urllib3.PoolManager(retries=policy) as http, paceline.Limiter() as limiter:
+        limiter.attach(http, provider="openai")
+        response = http.request("POST", chat_at(server), json=CHAT, headers=KEY, timeout=1.0)
+        ended.set()
+    assert (response.status, late) == (200, [True])
 
 
 @pytest.mark.parametrize(("explained", "waits"), [(True, False), (False, True)])

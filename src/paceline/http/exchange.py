@@ -290,9 +290,7 @@ class Exchange:
             if cause is not None:
                 self._count_answer(0, cause)
             if fault in (Fault.BROKEN, Fault.UNREACHED):
-                # Counted before the permit is closed: a failed probe must not let the other waiters go.
-                if not (cause == TIMEOUT and self.metered.scheduler.timed_out(permit.reservation)):
-                    self._count_fault(permit, type(error).__name__, fault)
+                self._count_error(permit, error, fault)
                 delay_s = self._after_fault()
             if fault is Fault.UNSENT:  # the client had no connection left, for example, which is no attempt
                 self.tries.unsent()
@@ -320,7 +318,7 @@ class Exchange:
         if cause is not None and cause != ANSWERED:  # else it is a redirect
             self._count_answer(status, cause)
             if error is not None:
-                self._count_fault(permit, type(error).__name__, fault_of(error) or Fault.BROKEN)
+                self._count_error(permit, error, fault_of(error) or Fault.BROKEN)
             elif status >= 500:
                 self._count_fault(permit, f"status {status}")
         self.superseded(permit, error)
@@ -457,6 +455,14 @@ class Exchange:
     def _count_answer(self, status: int, cause: str) -> None:
         now_s = self.pacer.clock.now_ns() / NS
         self.pacer.answers.count(self.http.address, self.metered.scheduler.pool.name, status, cause, now_s)
+
+    def _count_error(self, permit: Permit, error: BaseException, fault: Fault) -> None:
+        """Count an attempt without an answer as a failure of the host, unless it shows that the host has too many requests.
+
+        Before the permit is closed: a failed probe must not let the other waiters go.
+        """
+        if not (cause_of_error(error) == TIMEOUT and self.metered.scheduler.timed_out(permit.reservation)):
+            self._count_fault(permit, type(error).__name__, fault)
 
     def _count_fault(self, permit: Permit, reason: str, fault: Fault = Fault.BROKEN) -> None:
         """Count a failure of the host. Without a connection it counts, too, where the limiter repeats the attempt.
