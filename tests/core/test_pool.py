@@ -627,6 +627,14 @@ class TestCoolDown:
         assert pump_at_wake(pool) == (now_ns + 5 * NS, waiters[:1])
         assert pump_at_wake(pool) == (now_ns + 5 * NS + round(probe_s * NS), waiters[1:])
 
+    def test_full_servers_have_the_probe_waited_for_longer(self):
+        pool = pool_of("60 requests/min")
+        _, outcome = ask(pool)
+        pool.refuse(T0 + NS, outcome, Refusal(RefusalKind.CAPACITY, retry_after_s=5.0), 5.0)
+        waiters = [ask(pool)[0] for _ in range(3)]
+        assert pump_at_wake(pool) == (T0 + 6 * NS, waiters[:1])
+        assert pump_at_wake(pool) == (T0 + 6 * NS + PROBE_NS, waiters[1:])
+
     def test_a_probe_that_was_never_sent_lets_another_go(self):
         pool, waiters = self.paused()
         now_ns, _ = pump_at_wake(pool)

@@ -454,9 +454,10 @@ class Pool:
         shows_no_rate = self.progress.refuse(now_ns, reservation.granted_ns, refusal, others_ns)
         pause_ns = round(max(pause_s, 0.0) * NS)
         opens_ns = self.progress.allowance.opens_ns(now_ns + pause_ns) if shows_no_rate else None
-        # The answer may take minutes, and a refusal comes at once. Without a stated wait there may be no room for more
-        # than the probe, so that the others wait for longer.
-        probe_ns = self.progress.rate_rows.admitted_in_ns() if refusal.retry_after_s else PROBE_NS
+        # The answer may take minutes, and a refusal comes at once. Without a stated wait, or at full servers, there may
+        # be no room for more than the probe, so that the others wait for longer.
+        states_room = refusal.retry_after_s and refusal.kind.about_rate
+        probe_ns = self.progress.rate_rows.admitted_in_ns() if states_room else PROBE_NS
         if self.capacity.refuse(now_ns, reservation, refusal, pause_ns, opens_ns, probe_ns):
             self.recount()
         # The message is left out: it may quote the request, and the reason is shown to others than its sender.
