@@ -83,3 +83,15 @@ def test_a_short_pause_in_between_lets_one_go_at_its_end(pause):
     pause.begin(300)
     pause.lift(250, 300)
     assert len(go(pause, 250, 9)) == 1
+
+
+@pytest.mark.parametrize(("first", "second"), [((4, 200), (1, 10)), ((1, 200), (4, 10)), ((1, 10), (4, 200))])
+def test_of_pauses_in_force_together_the_probe_has_the_longest_time(first, second):
+    pause = Pause()
+    for until_s, probe_ns in (first, second):
+        pause.begin(until_s * NS, probe_ns=probe_ns)
+    pause.granted(4 * NS, "probe")
+    assert pause.until_ns == 4 * NS + 200
+    pause.begin(6 * NS, probe_ns=10)  # the probe is out, so that this pause is another one
+    pause.granted(6 * NS, "next")
+    assert pause.until_ns == 6 * NS + 10

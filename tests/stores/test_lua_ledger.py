@@ -123,6 +123,18 @@ def test_what_follows_on_a_probe_is_the_same(lua, told, after_s, granted, probe)
     assert (len(reply.grants), reply.probe) == (granted, probe)
 
 
+@pytest.mark.parametrize("times_ns", [(NS, NS // 10), (NS // 10, NS)])
+def test_the_probe_after_two_refusals_is_waited_for_as_the_slower_one_took(lua, times_ns):
+    ledger, granted = SharedLedger(), []
+    refused = [Refused([0.0], NS, probe_ns) for probe_ns in times_ns]
+    for number, (after_s, news) in enumerate([(0, refused), (2, []), (2.5, []), (3.5, [])], 1):
+        message = message_of("a", number, QUOTAS, [-1], news=news, wants=[[1.0]] if after_s else [])
+        now_us = EPOCH_US + round(after_s * 1_000_000)
+        theirs, ours = lua(now_us, message), ledger.apply(now_us * 1_000, message)
+        granted.append((len(theirs.grants), len(ours.grants)))
+    assert granted == [(0, 0), (1, 1), (0, 0), (1, 1)]
+
+
 def test_a_place_ends_at_the_same_moment_when_its_process_is_overdue(lua):
     ledger, quotas = SharedLedger(), (Quota.parse("60 requests/min burst 1"),)
     due_us, asked = 1_000_000 + GRACE_NS // 1_000, []

@@ -105,7 +105,8 @@ class Pause(Generic[T]):
         # A pause that opens gently still does after another one in between, because as many wait.
         self._room, self.opens_ns = 0, max(self.opens_ns, opens_ns)
         self._gone.clear()
-        self.probe_ns = probe_ns
+        # One of the refusals that pause together may come sooner than the probe's, or state no wait.
+        self.probe_ns = max(probe_ns, self.probe_ns) if self.phase is CLOSED else probe_ns
         self._step(PauseEvent.BEGIN, None, max(self.until_ns, until_ns))
 
     @property

@@ -175,8 +175,8 @@ local function take_news(list, versions, who, gentle)
         account.refused, account.version = (account.refused or 0) + news[n + 3], account.version + 1
       end
       if news[2] ~= 0 then
+        state.probe_ns = state.probe_next and max(news[3], state.probe_ns or PROBE) or news[3]
         pause(max(state.not_before, now + news[2]), true)
-        state.probe_ns = news[3]
       end
     elseif what == 'noted' then
       note(news[2], news[3])
