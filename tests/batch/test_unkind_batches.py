@@ -7,6 +7,7 @@ import json
 import random
 import signal
 import tempfile
+import threading
 import time
 from collections import Counter
 from contextlib import ExitStack
@@ -799,3 +800,21 @@ def test_results_are_read_as_answers_without_batches_are(start, api, monkeypatch
     one = start(api, count=4)
     one.completes()
     assert {record["response"]["body"]["usage"]["odd"] for record in read_answers(one.output)} == {read}
+
+
+@APIS
+def test_no_other_batch_is_created_while_the_file_of_a_refused_one_is_deleted(start, api, monkeypatch):
+    one, call, created = start(api, Unkind(refusals={0: (401, False)}), count=12), api.call, threading.Event()
+
+    def slow(self, method, path, *rest):
+        if self.creations and method == "POST":
+            created.set()
+        if method == "DELETE":
+            self.lock.release()
+            created.wait(1.0)
+            self.lock.acquire()
+        return call(self, method, path, *rest)
+
+    monkeypatch.setattr(api, "call", slow)
+    assert one.run() != 0
+    assert one.server.creations == 1

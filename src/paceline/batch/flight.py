@@ -361,7 +361,6 @@ class Flight:
         nothing = refusal is not None and _stands(refusal)  # was made, so that one look is enough
         stands = nothing or (refusal is not None and refusal.status not in PASSING)
         found = await self._find(chunk, 0.0 if nothing else self.timing.settle_s, stands=stands)
-        self.unclear.discard(chunk.name)
         if found and refusal is not None and nothing:
             self._say(
                 f"batch {chunk.batch} was created, although the provider refused its creation with a {refusal.status}"
@@ -370,6 +369,7 @@ class Flight:
             await self._refused(chunk, refusal)
         elif not found:
             await self._not_made(chunk, refusal)
+        self.unclear.discard(chunk.name)  # last: what the refusal shows is of the next batch, too
         return found
 
     def _tell(self, chunk: Chunk, seen: SeenBatch, reading: ResultsRead) -> tuple[bool, str]:
