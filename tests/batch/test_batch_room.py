@@ -71,7 +71,7 @@ async def test_a_burst_of_lacks_finds_how_many_fit(monkeypatch):
     room = Room(lambda _: None)
     entries = await in_room(room, 500)
     for number, entry in enumerate(entries[231:]):
-        room.lower(Lack.FILES, entry, 499 - number)
+        room.lower(Lack.FILES, entry, entry, 500, 499 if number == 0 else 0)
         room.leave()
     assert room.most == 223
     waiting = asyncio.create_task(room.enter())
@@ -87,8 +87,9 @@ async def test_requests_that_entered_before_and_are_sent_later_do_not_lower_it_a
     """They wait in the queue of the pool, and are no part of the burst that has lowered the bound."""
     room = Room(lambda _: None)
     entries = await in_room(room, 300)
-    for entry in entries[103:]:
-        room.lower(Lack.FILES, entry, 103)
+    room.lower(Lack.FILES, entries[103], 104, 104, 103)
+    for attempt, entry in enumerate(entries[104:], 105):
+        room.lower(Lack.FILES, entry, attempt, attempt, 103)
     assert room.most == 95
 
 
@@ -102,7 +103,7 @@ async def test_the_bound_rises_by_one_and_more_and_more_slowly(monkeypatch):
     monkeypatch.setattr(gates, "RISE_S", 0.0)
     room = Room(lambda _: None)
     for entry in await in_room(room, 20):
-        room.lower(Lack.FILES, entry, 20 - entry)
+        room.lower(Lack.FILES, entry, entry, 20, 19)
     assert (room.most, room.words) == (1, "too many open files: 1 request in flight at most")
     waiting = [asyncio.create_task(room.enter()) for _ in range(40)]
     for step in range(2, 12):
@@ -114,7 +115,7 @@ async def test_the_bound_rises_by_one_and_more_and_more_slowly(monkeypatch):
     monkeypatch.setattr(gates, "RISE_S", 1_000.0)
     later = Room(lambda _: None)
     await in_room(later, 9)
-    later.lower(Lack.FILES, 9, 8)
+    later.lower(Lack.FILES, 9, 9, 9, 8)
     waiting = asyncio.create_task(later.enter())
     await asyncio.sleep(0)
     later.leave()
@@ -127,7 +128,7 @@ async def test_a_turn_of_a_task_that_was_cancelled_goes_to_the_next(monkeypatch)
     monkeypatch.setattr(gates, "RISE_S", 1_000.0)
     room = Room(lambda _: None)
     await in_room(room, 2)
-    room.lower(Lack.FILES, 1, 1)
+    room.lower(Lack.FILES, 1, 1, 2, 1)
     room.leave()
     first, second = (asyncio.create_task(room.enter()) for _ in range(2))
     await asyncio.sleep(0)
@@ -168,3 +169,17 @@ class TestLimit:
         assert "600 attempts, 0 of them refused" in err
         assert "cannot reach" not in err
         assert "failures in a row" not in err
+
+
+async def test_answers_that_end_in_a_burst_of_lacks_do_not_lower_the_bound():
+    room = Room(lambda _: None)
+    entries = await in_room(room, 300)
+    others = 300
+    for number, entry in enumerate(entries[100:]):
+        if number % 4 == 0:
+            others -= 1
+            room.leave()  # one that had what it needs
+        others -= 1
+        room.lower(Lack.FILES, entry, entry, 300, others)
+        room.leave()
+    assert room.most == 91

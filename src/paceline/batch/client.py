@@ -294,7 +294,8 @@ class RunClient:
                 sender = self.sender
                 sender.calls.made -= 1
                 sender.free()
-                self.room.lower(lack, entry, len(sender.in_flight))
+                attempt = getattr(exchange.http, "attempt", 0)
+                self.room.lower(lack, entry, attempt, sender.last, len(sender.in_flight))
             else:
                 return answer
             finally:

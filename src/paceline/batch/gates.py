@@ -60,7 +60,8 @@ class Room:
         self.lack: Lack | None = None
         self._say, self._said = say, False
         self._inside = self._entered = 0
-        self._newest = -1  # the last entry before the bound was lowered
+        self._newest = self._newest_attempt = -1  # the last entry, and the last attempt, before the bound was lowered
+        self._fit = 0  # how many of the attempts in flight had what they need
         self._rise_s, self._risen_s = RISE_S, 0.0
         self._waiting: deque[asyncio.Future[None]] = deque()
 
@@ -90,18 +91,24 @@ class Room:
             if self._inside < self.most:
                 self._wake()
 
-    def lower(self, lack: Lack, entry: int, others: int) -> None:
+    def lower(self, lack: Lack, entry: int, attempt: int, last: int, others: int) -> None:
         """Lower the bound to a little less than what is in flight.
 
         Args:
             lack: What an attempt lacked.
             entry: The number of its entry. One that had entered before the bound was lowered does not show that it is too high.
-            others: The other attempts in flight. They had what they need, or tell it soon.
+            attempt: The number of the attempt. Those in flight when another one lacked something may lack the same.
+            last: The number of the last attempt of all.
+            others: The other attempts in flight.
         """
+        if attempt > self._newest_attempt:
+            self._newest_attempt, self._fit = last, others
+        else:
+            self._fit -= 1
         if entry > self._newest:
             self._newest = self._entered
             self._rise_s = RISE_S if self.lack is None else min(2 * self._rise_s, RISE_MOST_S)
-        self.most = min(self.most, max(1, others - min(SPARE, others // 4)))
+        self.most = min(self.most, max(1, self._fit - min(SPARE, self._fit // 4)))
         self.lack, self._risen_s = lack, asyncio.get_running_loop().time()
 
     async def pause(self) -> None:

@@ -134,6 +134,7 @@ class Sender:
         secrets: Removes the keys.
         post: The way to send; ``None`` until it is set.
         in_flight: The tasks whose request was sent, or was answered with a 2xx that is not recorded yet.
+        last: The number of the last attempt, with those for which this machine lacked something.
         stopping: No new attempt may start: a task that would make another one is cancelled.
     """
 
@@ -142,7 +143,8 @@ class Sender:
     ) -> None:
         self.post: Post | None = None
         self.in_flight: set[asyncio.Task[Any]] = set()
-        self.calls, self.stopping = calls, False
+        self.calls, self.last = calls, 0
+        self.stopping = False
         self.timeout_s, self._reach, self.secrets, self._paused = timeout_s, reach, secrets, paused
         self._reading = 0  # bytes of the answers that are being read
         self._alone = asyncio.Lock()  # held by the one answer that goes beyond ANSWERS_MAX
@@ -171,6 +173,7 @@ class Sender:
         task = asyncio.current_task()
         assert task is not None
         self.calls.made += 1
+        self.last += 1
         sent_s = time.monotonic()
         self.in_flight.add(task)
         status = 0
@@ -266,14 +269,16 @@ def _without_url(error: aiohttp.ClientPayloadError | aiohttp.ClientResponseError
 class _Request:
     """A request of a run, through ``sender``; see :class:`~paceline.http.binding.Binding`."""
 
-    __slots__ = ("_content", "_headers", "_sender", "_target", "address", "target")
+    __slots__ = ("_content", "_headers", "_sender", "_target", "address", "attempt", "target")
     is_async = True
 
     def __init__(self, sender: Sender, target: RunTarget, headers: Mapping[str, str], content: bytes) -> None:
         self._sender, self._target, self._headers, self._content = sender, target, headers, content
         self.address, self.target = target.origin, target.key
+        self.attempt = 0  # the number of the last attempt
 
     async def send(self, permit: Permit | None = None) -> WholeAnswer:  # noqa: ARG002
+        self.attempt = self._sender.last + 1
         return await self._sender.send(self._target, self._headers, self._content)
 
     def head(self, response: WholeAnswer) -> tuple[int, Mapping[str, str]]:
