@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from paceline.core.allowance import Shut
 from paceline.core.capacity import NOTICES_MAX, PENDING, Capacity, Resolution
 from paceline.core.ledger import Ledger, merged, total_tokens
-from paceline.core.pause import OPEN, PROBE_NS, PausePhase
+from paceline.core.pause import OPEN, PausePhase
 from paceline.core.progress import Progress, Row
 from paceline.core.queue import Queue, Waiter
 from paceline.core.quota import CONCURRENCY, FAR_NS, INPUT_TOKENS, NS, REQUESTS, TOKENS, Cost
@@ -454,10 +454,7 @@ class Pool:
         shows_no_rate = self.progress.refuse(now_ns, reservation.granted_ns, refusal, others_ns)
         pause_ns = round(max(pause_s, 0.0) * NS)
         opens_ns = self.progress.allowance.opens_ns(now_ns + pause_ns) if shows_no_rate else None
-        # The answer may take minutes, and a refusal comes at once. Without a stated wait, or at full servers, there may
-        # be no room for more than the probe, so that the others wait for longer.
-        states_room = refusal.retry_after_s and refusal.kind.about_rate
-        probe_ns = self.progress.rate_rows.admitted_in_ns() if states_room else PROBE_NS
+        probe_ns = self.progress.probe_ns(refusal)
         if self.capacity.refuse(now_ns, reservation, refusal, pause_ns, opens_ns, probe_ns):
             self.recount()
         # The message is left out: it may quote the request, and the reason is shown to others than its sender.

@@ -245,6 +245,13 @@ class Progress:
             test_s=allowance.test_s(now_ns, sent_ns, refusal),
         )
 
+    def probe_ns(self, refusal: Refusal) -> int:
+        """How long the others wait for the answer to the probe after a refusal."""
+        # The answer may take minutes, and a refusal comes at once. Without a stated wait, or at full servers, there may
+        # be no room for more than the probe, so that the others wait for longer.
+        states_room = refusal.retry_after_s and refusal.kind.about_rate
+        return self.rate_rows.admitted_in_ns() if states_room else PROBE_NS
+
     def _rows_of(self, refusal: Refusal) -> Rows | None:
         if refusal.scope is not RefusalScope.POOL:
             return None

@@ -56,13 +56,13 @@ class Snapshot:
     def update(self, now_ns: int, asked: Known, reply: StoreReply, learning: Learning | None) -> bool:
         """Apply the states of a reply to ``asked``; whether a quota is new, or has another limit."""
         ledger, self.as_of_ns, self.noted = self.ledger, now_ns, reply.noted
-        changed, has_learned = False, len(ledger.entries) > len(asked.quotas)
-        for i, standing in enumerate(reply.standings):
-            is_new = i >= len(asked.quotas)
-            # One that the user has taken back, or has given to other processes. Or this process has found a quota since
-            # it asked, which has this place: the store learns of that by the next message, and tells of the new one again.
-            if is_new and (ledger.own or has_learned):
-                break
+        changed, known = False, len(asked.quotas)
+        # Own quotas are the user's: a new one was taken back, or was given to other processes. A quota that this process
+        # has found since it asked has the place of a new one: the store learns of it by the next message, and tells of
+        # the new one again.
+        takes_new = not ledger.own and len(ledger.entries) == known
+        for i, standing in enumerate(reply.standings if takes_new else reply.standings[:known]):
+            is_new = i >= known
             if is_new:
                 assert standing.learned is not None, "the reply has a new quota without its learned state"
                 self._add(now_ns, standing.learned.quota, learning)
