@@ -220,7 +220,7 @@ async def test_a_refusal_pauses_everybody(world):
     tasks = [asyncio.create_task(each.acquire("jobs", tokens=0)._wait_async()) for each in [one] * 3 + [other] * 3]
     await world.moved(29.5)
     assert not any(task.done() for task in tasks)
-    await world.moved(0.55)
+    await world.moved(0.7)
     (probe,) = [task for task in tasks if task.done()]  # the others wait for its answer
     probe.result().settle()
     await world.moved(1.5)

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from paceline.core.allowance import PROBE_S, Allowance, is_believed
 from paceline.core.pause import PROBE_NS
 from paceline.core.quota import NS
-from paceline.core.results import Refusal, RefusalKind, RefusalScope
+from paceline.core.results import WAIT_MAX_S, Refusal, RefusalKind, RefusalScope, within
 
 FIRST_S: Final = 1.0
 MOST_S: Final = 60.0
@@ -247,10 +247,12 @@ class Progress:
 
     def probe_ns(self, refusal: Refusal) -> int:
         """How long the others wait for the answer to the probe after a refusal."""
-        # The answer may take minutes, and a refusal comes at once. Without a stated wait, or at full servers, there may
-        # be no room for more than the probe, so that the others wait for longer.
-        states_room = refusal.retry_after_s and refusal.kind.about_rate
-        return self.rate_rows.admitted_in_ns() if states_room else PROBE_NS
+        # Without a stated wait, or at full servers, there may be no room for more than the probe.
+        asked_s = within(refusal.retry_after_s, 0.0, WAIT_MAX_S)
+        if not asked_s or not refusal.kind.about_rate:
+            return PROBE_NS
+        # The answer may take minutes, and a refusal comes at once. A wait for one attempt is one for the next, too.
+        return min(max(self.rate_rows.admitted_in_ns(), round(asked_s * NS)), PROBE_NS)
 
     def _rows_of(self, refusal: Refusal) -> Rows | None:
         if refusal.scope is not RefusalScope.POOL:
