@@ -168,6 +168,8 @@ def test_a_pool_of_the_users_own_is_no_model(paceline_emulator, tmp_path):
     result = run("--config", file, "--base-url", emulator.base_url, "--yes", "--json")
     assert found(result) == {"5k requests/min": (5_000, "as configured")}
     assert emulator.tally()["admitted"] == 1
+    assert "not asked: 'jobs', because no provider is known of it" in result.stderr
+    assert "scans" not in result.stderr
 
 
 def test_the_models_of_a_groups_members_are_asked_for_at_their_servers(paceline_emulator, tmp_path, monkeypatch):

@@ -116,14 +116,19 @@ def target(name: str, config: Config, environ: Mapping[str, str]) -> ProbeTarget
     return ProbeTarget(provider, model, joined(at.root, path), at.headers_for(path), body, at.key, key_env, is_member)
 
 
-def configured(config: Config) -> list[str]:
-    """The models with limits in the settings. A pool of the user's own is none, and no provider is known of it."""
+def configured(config: Config) -> tuple[list[str], list[str]]:
+    """The models with limits in the settings, and the names there that no provider is known of.
+
+    A pool of the user's own is one of these, and a model whose name is wrong.
+    """
     units = counted_units()
-    return [
+    names = [
         name
         for name, quotas in config.limits.items()
-        if not name.endswith("*") and {quota.unit for quota in quotas} <= units and _provider_of(name, config)
+        if not name.endswith("*") and {quota.unit for quota in quotas} <= units
     ]
+    unknown = [name for name in names if _provider_of(name, config) is None]
+    return [name for name in names if name not in unknown], unknown
 
 
 def _provider_of(name: str, config: Config) -> tuple[Provider, str] | None:

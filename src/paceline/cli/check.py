@@ -76,7 +76,12 @@ def _targets(models: tuple[str, ...], config: Config) -> list[ProbeTarget]:
     """What is asked: the models that are named, or the configured ones."""
     from paceline.check.probe import configured, target
 
-    names = models or configured(config)
+    names, unknown = (models, []) if models else configured(config)
+    for name in unknown:
+        click.echo(
+            f"not asked: {name!r}, because no provider is known of it; a model is written like 'openai/{name}'",
+            err=True,
+        )
     if not names:
         raise click.UsageError("name a model, e.g. 'paceline check gpt-6-luna'")
     targets = [target(name, config, os.environ) for name in dict.fromkeys(names)]
