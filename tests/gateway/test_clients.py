@@ -6,7 +6,7 @@ import json
 
 import httpx2
 import pytest
-from gateway_helpers import CHAT, Stub, bearer, chat
+from gateway_helpers import CHAT, Stub, bearer, chat, stub
 from test_gateway import ANSWER, Odd
 
 from waits import started, until
@@ -86,3 +86,52 @@ def test_a_client_chooses_its_lane_and_priority_unless_its_key_is_its_lane(serve
     queue = running.limiter.pacer.pools.scheduler("openai/gpt-5").pool.queue
     assert [(one.lane.name, one.lane.priority) for one in queue.peek(2)] == lanes
     running.gateway.drain()
+
+
+NAMES = ("openai", "anthropic", "gemini", "cohere", "bedrock", "ollama")
+
+
+def at_the_top(value):
+    return value["error"]["code"], value["message"]
+
+
+def of_google(value):
+    assert isinstance(value["error"]["code"], int)
+    return value["error"]["status"], value["error"]["message"]
+
+
+def as_text(value):
+    return None, value["error"]
+
+
+@pytest.mark.parametrize(
+    ("path", "read"),
+    [
+        (CHAT, lambda value: (value["error"]["code"], value["error"]["message"])),
+        ("/anthropic/v1/messages", lambda value: (value["error"]["code"], value["error"]["message"])),
+        ("/cohere/v2/chat", at_the_top),
+        ("/bedrock/model/gpt-5/converse", at_the_top),
+        ("/gemini/v1beta/models/gpt-5:generateContent", of_google),
+        ("/ollama/api/chat", as_text),
+    ],
+)
+def test_an_error_has_the_form_of_the_api(serve, keys, client, path, read):
+    secret = keys.add("alice", models=("gpt-5",))
+    with stub(Server()) as there:
+        upstreams = {name: {"base_url": there, "key_env": ""} for name in NAMES}
+        root = serve(there, upstreams=upstreams, limits={"*": "1 requests/min"}).url
+        fits, unknown = bearer(secret) | {"x-paceline-timeout": "0"}, bearer("pk-unknown")
+        body = {"model": "gpt-5", "messages": chat()["messages"], "contents": [{"parts": [{"text": "Hi"}]}]}
+        first = client.post(root + path, json=body, headers=fits)  # "{}", which is no answer
+        assert (first.status_code, first.headers["x-paceline"]) == (502, "unreadable")
+        assert "paceline" in read(first.json())[1]
+        refused = [
+            (401, "key", client.post(root + path, json=body, headers=unknown)),
+            (429, "timeout", client.post(root + path, json=body, headers=fits)),
+            (403, "model", client.post(root + path.replace("gpt-5", "o"), json={**body, "model": "o"}, headers=fits)),
+        ]
+    for status, word, answer in refused:
+        code, message = read(answer.json())
+        assert (answer.status_code, answer.headers["x-paceline"]) == (status, word)
+        assert code in (None, f"paceline_{word}")
+        assert message.startswith("paceline: ")

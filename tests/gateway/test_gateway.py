@@ -138,7 +138,7 @@ class TestPassing:
     )
     def test_an_unknown_server_is_named(self, serve, emulator, client, method, path, said):
         answer = client.request(method, serve(emulator.base_url, provider=None).url + path)
-        assert (answer.status_code, said in answer.json()["error"]["message"]) == (404, True)
+        assert (answer.status_code, said in answer.text) == (404, True)
 
     def test_a_lack_of_files_opens_no_breaker_and_is_named_once(self, serve, emulator, client, monkeypatch, caplog):
         running = serve(emulator.base_url, breaker={"failures": 1, "first_pause_s": 60})

@@ -118,19 +118,19 @@ class Gateway:
             try:
                 await self._answer(scope, receive, send, connection, entry)
             except RequestError as error:
-                await _end(connection, send, error)
+                await _end(scope, send, error)
             except asyncio.CancelledError:
                 if not connection.gone:
                     if not self.life.state.closed:
                         raise
-                    await _end(connection, send, stopping())  # the time for what is in flight is over
+                    await _end(scope, send, stopping())  # the time for what is in flight is over
             except Exception as error:  # noqa: BLE001
                 if lack_of(error) is not None:
-                    await _end(connection, send, no_answer(error))
+                    await _end(scope, send, no_answer(error))
                 else:
                     tell(error)
                     failed = RequestError(500, "failed", "the gateway failed: its log says where")
-                    await _end(connection, send, failed)
+                    await _end(scope, send, failed)
             finally:
                 if connection.task is task:  # else the next request has begun
                     connection.task = None
@@ -336,10 +336,11 @@ def _checked_path(scope: Event) -> str:
     return path
 
 
-async def _end(connection: HttpProtocol, send: Send, error: RequestError) -> None:
+async def _end(scope: Event, send: Send, error: RequestError) -> None:
     """Answer with an error; if an answer has begun, only the end of the connection can say it."""
     let_go(error)
+    connection = scope["extensions"][CONNECTION]
     if connection.answering:
         connection.abort()
     else:
-        await respond(refusal(error), send)
+        await respond(refusal(error, scope["path"]), send)

@@ -1,4 +1,4 @@
-"""The gateway's own answers, in a form that all SDKs read, and what is logged of failures."""
+"""The gateway's own answers, and what is logged of failures."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import time
 from traceback import format_tb
 from typing import Any, Final
 
+from paceline.gateway.forms import as_asked
 from paceline.gateway.relay import ClientReply, let_go
 from paceline.gateway.waiting import PLACE_S
 from paceline.pacing.faults import Fault, fault_of
@@ -36,13 +37,13 @@ class RequestError(Exception):
         self.status, self.word = status, word
 
 
-async def hide_account(reply: ClientReply) -> None:
-    """Leave the account of the gateway's own key out of an error: a client takes what is said of a key for its own."""
+async def hide_account(reply: ClientReply, path: str = "") -> None:
+    """Leave the account of the gateway's own key out of an error at ``path``: a client takes what is said of a key for its own."""
     if reply.of_gateway and reply.status in (400, 401, 403):
         body, _ = await reply.peek_error()
         if is_about_key(reply.status, error_of(body)[0]):
             message = f"{reply.server} refuses the gateway's own key, not yours: its operator has to write a valid one"
-            instead = own(502, "upstream_key", message, {"x-should-retry": "false"})
+            instead = own(502, "upstream_key", message, {"x-should-retry": "false"}, path)
             reply.put(instead.status, instead.headers, await instead.peek(0))
     await reply.hide_key()
 
@@ -144,13 +145,14 @@ def tell(error: Exception) -> None:
     log.error("a request failed: %s\n%s", type(error).__name__, "".join(format_tb(error.__traceback__)))
 
 
-def own(status: int, word: str, message: str, headers: dict[str, str] | None = None) -> ClientReply:
-    """The answer with an error of the gateway's own."""
-    return json_reply(status, own_value(status, word, message), {"x-paceline": word, **(headers or {})})
+def own(status: int, word: str, message: str, headers: dict[str, str] | None = None, path: str = "") -> ClientReply:
+    """The answer with an error of the gateway's own to a request for ``path``."""
+    value = as_asked(path, status, own_value(status, word, message))
+    return json_reply(status, value, {"x-paceline": word, **(headers or {})})
 
 
 def own_value(status: int, word: str, message: str) -> dict[str, Any]:
-    """An error of the gateway's own, in a form that all SDKs read."""
+    """An error of the gateway's own, in a form that most SDKs read."""
     return {"type": "error", "error": _detail(status, word, message)}
 
 
@@ -169,10 +171,10 @@ _BY_STATUS: Final = {401: {"www-authenticate": "Bearer"}, 503: {"retry-after": "
 """The headers of the answer to a request that is not sent, by the word or else by the status."""
 
 
-def refusal(error: RequestError) -> ClientReply:
-    """The answer to a request that is not sent."""
+def refusal(error: RequestError, path: str) -> ClientReply:
+    """The answer to a request for ``path`` that is not sent."""
     headers = _BY_WORD.get(error.word) or _BY_STATUS.get(error.status)
-    return own(error.status, error.word, str(error), headers)
+    return own(error.status, error.word, str(error), headers, path)
 
 
 def json_reply(status: int, value: Any, headers: dict[str, str] | None = None) -> ClientReply:

@@ -52,7 +52,7 @@ class Passing:
 
     async def send(self, request: Incoming, reply: ClientReply) -> None:
         """Send an answer, without the account of the gateway's own key; one that has broken off is ``broken`` afterwards."""
-        await hide_account(reply)
+        await hide_account(reply, request.decoded_path)
         await _lead_back(request, reply)
         send, connection = request.send, request.connection
         release: Callable[[], None] | None = None

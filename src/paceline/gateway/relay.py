@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
@@ -16,6 +17,7 @@ from paceline.core.results import Refusal
 from paceline.gateway.asked import REFUSES, Asking, Unasked, may_ask
 from paceline.gateway.client import Fetched, HttpClient, Upload
 from paceline.gateway.connection import Headers
+from paceline.gateway.forms import as_asked
 from paceline.gateway.refusals import KEPT_MAX, RequestRefusals
 from paceline.gateway.shares import Shares
 from paceline.gateway.upstreams import OF_SERVER, Upstream
@@ -439,6 +441,7 @@ class Relayed:
         if headers.get("x-paceline") == "store":  # it may answer soon, or another process may reach it
             body = body.replace(b"service_unavailable_error", b"api_error", 1)
             headers = {**headers, "x-should-retry": "true", "retry-after": "1"}
+        body = json.dumps(as_asked(self.path, status, json.loads(body))).encode()
         stated = {"content-length": str(len(body))} if "content-length" in headers else {}
         pairs = [(name.encode(), value.encode()) for name, value in {**headers, **stated}.items()]
         return ClientReply(status, pairs, body)

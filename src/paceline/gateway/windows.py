@@ -80,8 +80,8 @@ def shut(held: HeldRequest) -> ClientReply | None:
     headers = {"x-should-retry": "false"}
     if math.isfinite(left_s):
         headers["retry-after"] = str(math.ceil(left_s))
-    made = own(429, "stopped", f"{pool}: a window of the plan is used up, and this request cannot wait for it", headers)
-    return held.requests[0].instead("stopped", None) or made
+    sent, why = held.requests[0], "a window of the plan is used up, and this request cannot wait for it"
+    return sent.instead("stopped", None) or own(429, "stopped", f"{pool}: {why}", headers, sent.path)
 
 
 def _shut_s(exchange: Exchange) -> float:
