@@ -24,6 +24,7 @@ from paceline.core.results import (
     Refusal,
     RefusalKind,
     RefusalScope,
+    Replaced,
     Reservation,
     Source,
     SourceKind,
@@ -55,6 +56,16 @@ class TestTheLine:
         assert done == [large]
         assert pump_at_wake(pool)[1] == [small]
         assert now_ns == T0 + 42 * NS
+
+    def test_a_replaced_pool_turns_its_waiters_and_newcomers_away(self):
+        pool = pool_of("100 tokens/min")
+        _, granted = ask(pool, tokens=80)
+        waiting, _ = ask(pool, tokens=90)
+        pool.replace(T0)
+        assert pool.pump(T0) == [waiting]
+        assert waiting.outcome == Replaced() == ask(pool, tokens=1)[1]
+        pool.settle(T0, granted, {"tokens": 50})
+        assert pool.record.counts["settled"] == 1
 
     def test_a_higher_lane_that_fits_wakes_the_pool_earlier(self):
         pool = pool_of("100 tokens/min")

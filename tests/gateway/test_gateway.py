@@ -9,6 +9,7 @@ import logging
 import signal
 import socket
 import threading
+import time
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -424,15 +425,23 @@ class TestKeys:
         keys.revoke("alice")
         assert ask() == 401
 
-    def test_a_raised_limit_lets_requests_go_that_wait(self, serve, keys, emulator, client, at_once):
+    @pytest.mark.parametrize("limits", ["2 requests/day", "2 requests/hour", "none"])
+    @pytest.mark.parametrize("store", [None, "sqlite"])
+    def test_changed_limits_let_requests_go_that_wait(
+        self, serve, keys, emulator, client, at_once, tmp_path, limits, store
+    ):
         headers = {"x-api-key": keys.add("alice", limits=("1 requests/day",))}
-        running = serve(emulator.base_url)
+        running = serve(emulator.base_url, store=store and f"sqlite:{tmp_path / 'quotas.db'}")
         assert client.post(running.url + CHAT, json=chat(), headers=headers).status_code == 200
         with ThreadPoolExecutor(1) as pool:
             waits = pool.submit(client.post, running.url + CHAT, json=chat(), headers=headers)
             until(lambda: running.pool("lane/alice")["waiting"] == 1)
-            self.change(keys, "--limit", "2 requests/day")
-            assert waits.result().status_code == 200
+            began_s = time.monotonic()
+            self.change(keys, "--limit", limits)
+            least_s = time.monotonic() - began_s
+            answer = waits.result()
+        assert answer.status_code == 200
+        assert float(answer.headers["x-paceline-waited"]) >= least_s - 0.001
 
     def test_what_is_not_named_stays(self, keys):
         key = keys.add("alice", weight=2.0, priority=1, models=("a",), limits=("1 usd/day",), may_read=True)

@@ -30,6 +30,7 @@ from paceline.core.results import (
     Reading,
     Refusal,
     RefusalScope,
+    Replaced,
     Reservation,
     Stopped,
     StoreLost,
@@ -88,6 +89,7 @@ class Pool:
         self.wake_ns: int | None = None
         self.record = Record()
         self._stop: Stop | None = None
+        self._replaced: Replaced | None = None
         self.progress = Progress()
         learning = capacity.learning
         self.notices: deque[str] = deque(maxlen=NOTICES_MAX) if learning is None else learning.notices
@@ -113,6 +115,8 @@ class Pool:
 
         A returned waiter takes its former place in its lane.
         """
+        if self._replaced is not None:
+            return self._replaced
         if (stopped := self._meet(now_ns, waiter)) is not None:
             return stopped
         if self.queue.length:
@@ -199,6 +203,10 @@ class Pool:
             self._stop.unsent(now_ns)
         return outcome
 
+    def replace(self, _now_ns: int) -> None:
+        """Grant nothing more: another pool has taken the place of this one. What was granted is settled here."""
+        self._replaced = Replaced()
+
     def resolve(self, now_ns: int, resolution: Resolution) -> list[Waiter]:
         """Take the result of an exchange with the store; return the waiters whose ``outcome`` is set now."""
         asked, until, changed, newly_lost = resolution
@@ -263,6 +271,8 @@ class Pool:
             self.record.counts["lost"] += ledger.lose_old(now_ns)
         if self._stop is not None and (stopped := self._stop.for_waiters()) is not None:
             return self._turn_away(stopped)
+        if self._replaced is not None:
+            return self._turn_away(self._replaced)
         if not queue.length:
             self.wake_ns = None
             return []
@@ -607,7 +617,7 @@ class Pool:
             waiter.outcome = self._expired(now_ns, at_ns, self._named(now_ns, at_ns, binding))
         return late
 
-    def _turn_away(self, why: Stopped | StoreLost) -> list[Waiter]:
+    def _turn_away(self, why: Stopped | StoreLost | Replaced) -> list[Waiter]:
         """Remove all waiters, with the outcome ``why``."""
         waiters = self.queue.drain()
         for waiter in waiters:

@@ -418,7 +418,13 @@ class StoreLost:
 Decision = Reservation | WaitUntil | NeverFits
 """What a capacity says of a request."""
 
-Outcome = Decision | Expired | QueueFull | Stopped | StoreLost
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """Another pool has taken the place of this one: the request waits there."""
+
+
+Outcome = Decision | Expired | QueueFull | Stopped | StoreLost | Replaced
 """What a pool says of it."""
 
 

@@ -29,7 +29,17 @@ from paceline.pacing.answers import ANSWERED, TIMEOUT, UNREADABLE, cause_of_erro
 from paceline.pacing.breaker import is_server_fault
 from paceline.pacing.faults import PASSING, Fault, fault_of, is_of_answer
 from paceline.pacing.pacer import Pacer
-from paceline.pacing.permit import Acquisition, Permit, adjust, current_permit, end_later, refuse, reports, waiter_of
+from paceline.pacing.permit import (
+    Acquisition,
+    Permit,
+    ReplacedError,
+    adjust,
+    current_permit,
+    end_later,
+    refuse,
+    reports,
+    waiter_of,
+)
 from paceline.pacing.plan_use import UNNAMED
 from paceline.pacing.retry import Again, GiveUp
 from paceline.pacing.tries import Tries
@@ -187,18 +197,30 @@ class Exchange:
             end_later(permit, passed_ns)
 
     async def _hold(self) -> None:
-        """Hold the cost of the request in the allowances of its lane."""
+        """Hold the cost of the request in the allowances of its lane, also if they are replaced while it waits."""
+        while True:
+            try:
+                return await self._hold_once()
+            except ReplacedError:
+                assert self.charge is not None
+                self.charge.cancel()
+                self.charge = None
+
+    async def _hold_once(self) -> None:
         # One that has given everything back is there already, and makes its steps again.
         if self.charge is None:
             asked = [Asked(way.metered.call, way.metered.expected) for way in self.ways()]
             self.charge = self.pacer.allowances.charge(self.pacer.lanes.of(), asked)
         if self.charge is not None:
             for acquisition, account in self.charge.steps(self._until_ns):
-                self.acquisition = acquisition
+                self.acquisition, asked_ns = acquisition, self.pacer.clock.now_ns()
                 try:
                     permit = await acquisition if self.http.is_async else acquisition.wait()
                     self.charge.hold(permit)
                     self.record.waited_s += permit.waited_s
+                except ReplacedError:
+                    self.record.waited_s += (self.pacer.clock.now_ns() - asked_ns) / NS
+                    raise
                 except PacelineError as error:
                     raise self.charge.fail(error, account) from None
                 except BaseException:

@@ -174,10 +174,7 @@ class Allowances:
             if known is not None and known.quotas == made.quotas:
                 return
             check_limits(lane, made.quotas)
-            if not made.quotas:
-                self.by_lane.pop(lane, None)
-                return
-            if known is None and len(self.by_lane) >= ACCOUNTS_MAX:
+            if known is None and made.quotas and len(self.by_lane) >= ACCOUNTS_MAX:
                 raise QuotaError(f"more than {ACCOUNTS_MAX:,} lanes with limits: {lane!r} is one too many")
             before = known or Allowance(lane, ())
             if money := tuple(quota for quota in made.quotas if quota.unit == USD):
@@ -185,7 +182,13 @@ class Allowances:
                 made.budget = self._make(f"budget/{lane}" if lane else "budget", money, before.budget)
             if rates := tuple(quota for quota in made.quotas if quota.unit != USD):
                 made.rates = self._make(f"lane/{lane}" if lane else "all lanes", rates, before.rates)
-            self.by_lane[lane] = made
+            if made.quotas:
+                self.by_lane[lane] = made
+            else:
+                self.by_lane.pop(lane, None)
+            for old, new in ((before.budget, made.budget), (before.rates, made.rates)):
+                if old is not None and old is not new:
+                    old.section.change(old.pool.replace)  # its waiters ask for what is in effect now
 
     @property
     def schedulers(self) -> list[Scheduler]:

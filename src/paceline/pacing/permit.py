@@ -31,6 +31,7 @@ from paceline.core.results import (
     Refusal,
     RefusalKind,
     RefusalScope,
+    Replaced,
     Reservation,
     Stopped,
     StoreError,
@@ -783,6 +784,10 @@ def waiter_of(acquisition: Acquisition) -> Waiter:
     return acquisition._waiter
 
 
+class ReplacedError(PacelineError):
+    """The limits for which a request waited were replaced: it is to wait for the present ones."""
+
+
 def as_error(scheduler: Scheduler, waiter: Waiter, outcome: Outcome) -> PacelineError:
     """The exception for an outcome other than a grant."""
     name, now_ns = scheduler.pool.name, scheduler.now_ns()
@@ -796,6 +801,8 @@ def as_error(scheduler: Scheduler, waiter: Waiter, outcome: Outcome) -> Paceline
             return PoolStoppedError(name, reason, max((ends_ns - now_ns) / NS, 0.0) if ends_ns else tried_s, tried_s)
         case StoreLost(reason):
             return StoreError(f"{name}: {reason}")
+        case Replaced():
+            return ReplacedError(f"{name}: its limits were replaced")
         case Expired(at_ns, quota):
             return AcquireTimeoutError(name, (now_ns - waiter.arrived_ns) / NS, wait_until_s(at_ns, now_ns), quota)
         case _:
