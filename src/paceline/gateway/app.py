@@ -41,6 +41,9 @@ log = logging.getLogger("paceline.gateway")
 LOOK_S: Final = 5.0
 """The time between two looks for what was kept too long, and at a store that answers."""
 
+KEYS_S: Final = 1.0
+"""The time between two looks at the keys of clients."""
+
 RETRY_S: Final = 1.0
 """The time between two looks at a store that does not answer."""
 
@@ -142,7 +145,7 @@ class Gateway:
     async def _live(self, receive: Receive, send: Send, state: MutableMapping[str, Any]) -> None:
         await receive()
         asyncio.get_running_loop().set_exception_handler(on_error)
-        helpers = [asyncio.create_task(self._watch())]
+        helpers = [asyncio.create_task(self._watch()), asyncio.create_task(self._watch_keys())]
         if self._worker is not None:
             helpers.append(asyncio.create_task(self._watch_store(self._worker)))
         if self._tally is not None:
@@ -193,6 +196,12 @@ class Gateway:
             await asyncio.sleep(LOOK_S)
             self._dispatch.held.hand_back()
             self._dispatch.expire(time.monotonic())
+
+    async def _watch_keys(self) -> None:
+        """Read changed keys for the requests that wait, also while no other request comes."""
+        while True:
+            await asyncio.sleep(KEYS_S)
+            self._admission.look()
 
     async def _keep_tally(self, tally: Tally) -> None:
         while True:

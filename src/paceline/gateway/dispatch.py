@@ -87,8 +87,7 @@ class Dispatch:
         await self._bodies.close()
 
     def expire(self, now_s: float) -> None:
-        """Forget what was kept too long, and read changed keys for the requests that wait."""
-        self._admission.look()
+        """Forget what was kept too long."""
         self.held.expire(now_s)
         self._metering.models.expire(now_s)
 
