@@ -22,6 +22,6 @@ def as_asked(path: str, status: int, value: dict[str, Any]) -> dict[str, Any]:
     if _OLLAMAS.search(path):  # its SDK for JavaScript shows "[object Object]" for anything but a text (ollama 0.6.4)
         return {"error": error["message"]}
     if _GOOGLES.search(path):  # Vercel's SDK shows the status alone if the code is no number (@ai-sdk/google 3.0.141)
-        return {"error": error | {"code": status, "status": error["code"]}}
+        return {"error": {"code": status, "message": error["message"], "status": error["code"]}}
     # Cohere and Amazon have the message at the top: boto3 shows none that is elsewhere (1.44.8, @ai-sdk/cohere 3.0.63).
     return value | {"message": error["message"]}
