@@ -119,6 +119,12 @@ class TestKeysOfProviders:
         file.write_text("sk-new")
         assert client.post(running.url + CHAT, json=chat()).status_code == 200
 
+    def test_a_server_that_wants_a_key_and_has_none_is_named(self, serve, emulator, client, caplog):
+        emulator.reset(limits={"*": "100k requests/min"}, latency_s=0.0, valid_key="sk-own", start_level=1.0)
+        running = serve(emulator.base_url, upstreams={"openai": {"base_url": emulator.base_url, "key_env": ""}})
+        assert client.post(running.url + CHAT, json=chat()).status_code == 502
+        assert "openai wants a key (401), and has none in the settings" in caplog.text
+
 
 def written(authority, folder, parts=("cert", "key")):
     """Write a certificate, its key, or both, as an administrator's program does: one after the other."""

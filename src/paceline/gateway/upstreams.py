@@ -90,11 +90,11 @@ class Secret:
         """Log, once for each key, that the server of this name has answered 401 to ``key``."""
         if key != self._refused:
             self._refused = key
-            log.warning(
-                "%s refuses the key of %s (401), and clients get a 502 with paceline_upstream_key: write a key that is valid there",
-                server,
-                self._file or variable,
-            )
+            if place := self._file or variable:
+                why = f"refuses the key of {place} (401)", "write a key that is valid there"
+            else:  # ``key_env = ""``
+                why = "wants a key (401), and has none in the settings", "name the variable of its key, key_env"
+            log.warning("%s %s, and clients get a 502 with paceline_upstream_key: %s", server, *why)
 
     def _read(self, file: Path) -> None:
         key = read_key(file)
