@@ -33,6 +33,9 @@ INVALID: Final = "invalid"
 NAMES: Final = (*(state.value for state in State if state not in FINISHED), INVALID)
 """The codes of errors of answers that came with status 200."""
 
+ANSWER: Final = 2
+"""The rank of a record that is an answer."""
+
 UNSTABLE: Final = frozenset({State.EMPTY.value, INVALID})
 """The ones that are tried once more in their run, and by the next one. Another attempt at the others costs the same and ends the same."""
 

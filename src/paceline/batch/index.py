@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 from paceline.core.results import PacelineError
 
@@ -32,6 +32,7 @@ class Index:
             self._db.execute(f"PRAGMA {pragma}")
         self._db.execute("CREATE TABLE ids (id TEXT PRIMARY KEY, line INTEGER) WITHOUT ROWID")
         self._db.execute("CREATE TABLE refused (line INTEGER PRIMARY KEY, id TEXT, why TEXT)")
+        self._db.execute("CREATE TABLE records (line INTEGER PRIMARY KEY, rank, file, at, size)")
         self._db.execute("BEGIN")
         self._cursor = self._db.cursor()
         self._done, self._numbers = bytearray(), bytearray()
@@ -87,6 +88,19 @@ class Index:
     def is_done(self, line: int) -> bool:
         """Whether ``line`` is done."""
         return _has(self._done, line)
+
+    def note(self, line: int, rank: int, file: int, at: int, size: int) -> int:
+        """Note where a record of ``line`` is, unless an earlier one has the same rank or a higher one; return the rank of that one."""
+        row = self._cursor.execute("SELECT rank FROM records WHERE line = ?", (line,)).fetchone()
+        if row is None or rank > row[0]:
+            self._cursor.execute("INSERT OR REPLACE INTO records VALUES (?, ?, ?, ?, ?)", (line, rank, file, at, size))
+        return 0 if row is None else int(row[0])
+
+    def records(self) -> Iterator[tuple[Any, ...]]:
+        """Line, id, rank, file, position and length of the record of each line, in the order of the input; ``None`` for no record."""
+        yield from self._db.execute(
+            "SELECT line, id, rank, file, at, size FROM ids LEFT JOIN records USING (line) ORDER BY line"
+        )
 
     def close(self) -> None:
         """Delete the temporary file."""

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import BinaryIO, Final
 
-from paceline.batch.acceptance import AsWritten
+from paceline.batch.acceptance import ANSWER, AsWritten
 from paceline.batch.index import Index, explained
 from paceline.batch.requests import BadLineError, Shard, decode, read_lines, request_of
 from paceline.batch.results import OutputError, is_torn, output_errors, read_answer
@@ -90,7 +90,7 @@ def merge(
         OutputError: A file cannot be read or written, is no output of a run, or is named twice.
     """
     _require_distinct(source, outputs, target, overwrite=overwrite)
-    merged, index = Merged(), _Records()
+    merged, index = Merged(), Index()
     with ExitStack() as stack, explained():
         stack.callback(index.close)
         _read_input(_open(source, stack), index, merged, tick)
@@ -160,29 +160,7 @@ def _read_input(file: BinaryIO, index: Index, merged: Merged, tick: Callable[[st
             tick(f"read {merged.requests:,} requests")
 
 
-class _Records(Index):
-    """The ids of an input, and where the record of each request is: the file, the position, the length, and whether it is an answer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._db.execute("CREATE TABLE records (line INTEGER PRIMARY KEY, file, at, size, ok)")
-
-    def note(self, line: int, file: int, at: int, size: int, *, ok: bool) -> bool:
-        """Add a record; return whether the request had an answer before, and this is another one."""
-        row = self._db.execute("SELECT ok FROM records WHERE line = ?", (line,)).fetchone()
-        if row is None or (ok and not row[0]):
-            self._db.execute("INSERT OR REPLACE INTO records VALUES (?, ?, ?, ?, ?)", (line, file, at, size, ok))
-            return False
-        return ok
-
-    def records(self) -> Iterator[tuple[Any, ...]]:
-        """Line, id, file, position, length and whether it is an answer, of each request in the order of the input; ``None`` for no record."""
-        yield from self._db.execute(
-            "SELECT line, id, file, at, size, ok FROM ids LEFT JOIN records USING (line) ORDER BY line"
-        )
-
-
-def _read_output(name: str, number: int, file: BinaryIO, index: _Records, merged: Merged) -> int:
+def _read_output(name: str, number: int, file: BinaryIO, index: Index, merged: Merged) -> int:
     """Read the records of one output; return how many there are."""
     at = answers = 0
     for count, raw in enumerate(file):
@@ -197,7 +175,8 @@ def _read_output(name: str, number: int, file: BinaryIO, index: _Records, merged
             merged.unknown += 1
         else:
             merged.doubtful += found[1].ok is None
-            merged.twice += index.note(line, number, at, len(raw), ok=found[1].ok is True)
+            rank = ANSWER if found[1].ok else 0
+            merged.twice += index.note(line, rank, number, at, len(raw)) == rank == ANSWER
         at, answers = at + len(raw), answers + 1
     return answers
 
@@ -209,11 +188,11 @@ def _shards(outputs: Sequence[str]) -> int:
     return int(of.pop()) if len(of) == 1 else 0
 
 
-def _write(target: str, index: _Records, files: Sequence[BinaryIO], of: int, merged: Merged) -> None:
+def _write(target: str, index: Index, files: Sequence[BinaryIO], of: int, merged: Merged) -> None:
     shards = set[int]()
     like = next((one.name for one in files), "")
     with output_errors(f"{target}: it cannot be written"), replacing(target, like=like) as out:
-        for line, custom_id, number, at, size, ok in index.records():
+        for line, custom_id, rank, number, at, size in index.records():
             if number is None:
                 merged.missing += 1
                 if len(merged.examples) < SHOWN:
@@ -223,7 +202,7 @@ def _write(target: str, index: _Records, files: Sequence[BinaryIO], of: int, mer
             files[number].seek(at)
             raw = files[number].read(size)
             out.write(raw if raw.endswith(b"\n") else raw + b"\n")
-            merged.answered, merged.failed = merged.answered + bool(ok), merged.failed + (not ok)
+            merged.answered, merged.failed = merged.answered + (rank == ANSWER), merged.failed + (rank != ANSWER)
     merged.shards = [Shard(number, of) for number in sorted(shards)] if of else []
 
 
