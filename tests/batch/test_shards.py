@@ -103,6 +103,15 @@ def test_an_answer_wins_and_the_first_one_stays(tmp_path, source, target):
     assert b"first" in target.read_bytes()
 
 
+def test_of_several_failures_the_last_one_that_is_paid_for_stays(tmp_path, source, target):
+    """Also of an answer that only its run, which has a schema, did not take."""
+    told = {"code": "invalid", "message": "the answer does not match the schema"}
+    paid = [encode_answer("r0", {**OK, "body": {"choices": [{"message": {"content": text}}]}}, told) for text in "ab"]
+    outputs = outputs_of(tmp_path, [failed("r0"), paid[0]], [paid[1], failed("r0")])
+    assert merge(str(source), outputs, str(target)).failed == 1
+    assert target.read_bytes() == paid[1]
+
+
 def test_a_record_is_taken_at_its_word(tmp_path, source, target):
     """Another program does not know the schema of the runs, nor whether they have kept answers that are cut off."""
     cut = {"choices": [{"finish_reason": "length", "message": {"content": "The"}}]}

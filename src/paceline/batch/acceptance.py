@@ -34,7 +34,7 @@ NAMES: Final = (*(state.value for state in State if state not in FINISHED), INVA
 """The codes of errors of answers that came with status 200."""
 
 ANSWER: Final = 2
-"""The rank of a record that is an answer."""
+"""The rank of a record that is an answer: see :attr:`Recorded.rank`."""
 
 UNSTABLE: Final = frozenset({State.EMPTY.value, INVALID})
 """The ones that are tried once more in their run, and by the next one. Another attempt at the others costs the same and ends the same."""
@@ -107,6 +107,11 @@ class Recorded(NamedTuple):
     ok: bool | None
     name: str = ""
     again: bool = False
+
+    @property
+    def rank(self) -> int:
+        """Which of several records of a request counts: an answer, or else one that is paid for."""
+        return ANSWER if self.ok else int(self.name in NAMES)
 
 
 @dataclass(frozen=True)
@@ -292,7 +297,7 @@ class AsWritten(Acceptance):
         found = super().recorded(response, error)
         if error is None and is_served(response["status_code"]) and is_result(response["body"]):
             return Recorded(True)
-        return found._replace(ok=False) if found.ok else found
+        return found._replace(ok=False, name=_code(error)) if found.ok else found
 
 
 def is_served(status: Any) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
+from paceline.batch.acceptance import ANSWER
 from paceline.core.results import PacelineError
 
 CACHE_KIB: Final = 32_768
@@ -90,9 +91,9 @@ class Index:
         return _has(self._done, line)
 
     def note(self, line: int, rank: int, file: int, at: int, size: int) -> int:
-        """Note where a record of ``line`` is, unless an earlier one has the same rank or a higher one; return the rank of that one."""
+        """Note where a record of ``line`` is, unless an earlier one has a higher rank, or is an answer; return the rank of that one."""
         row = self._cursor.execute("SELECT rank FROM records WHERE line = ?", (line,)).fetchone()
-        if row is None or rank > row[0]:
+        if row is None or rank > row[0] or rank == row[0] != ANSWER:
             self._cursor.execute("INSERT OR REPLACE INTO records VALUES (?, ?, ?, ?, ?)", (line, rank, file, at, size))
         return 0 if row is None else int(row[0])
 

@@ -77,7 +77,7 @@ def merge(
 ) -> Merged:
     """Write the answers of ``outputs`` to the requests of ``source`` into ``target``, which appears when it is whole.
 
-    Of several records of a request, the first answer is taken; a failure only if there is no answer.
+    Of several records of a request, the first answer is taken. If there is none, the last failure that is paid for.
 
     Args:
         source: The input.
@@ -175,8 +175,7 @@ def _read_output(name: str, number: int, file: BinaryIO, index: Index, merged: M
             merged.unknown += 1
         else:
             merged.doubtful += found[1].ok is None
-            rank = ANSWER if found[1].ok else 0
-            merged.twice += index.note(line, rank, number, at, len(raw)) == rank == ANSWER
+            merged.twice += index.note(line, found[1].rank, number, at, len(raw)) == found[1].rank == ANSWER
         at, answers = at + len(raw), answers + 1
     return answers
 
