@@ -308,6 +308,11 @@ def is_served(status: Any) -> bool:
     return isinstance(status, int) and 200 <= status < 300 and status != 202
 
 
+def is_paid(response: Any, error: Any) -> bool:
+    """Whether an error is one of an answer of the model, and so was paid for."""
+    return _code(error) in NAMES and (response is None or is_served(response["status_code"]))
+
+
 def _code(error: Any) -> str:
     return str(error.get("code")) if isinstance(error, Mapping) else ""
 

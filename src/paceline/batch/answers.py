@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from paceline.batch.acceptance import REPEATED, UNSTABLE, Acceptance
+from paceline.batch.acceptance import REPEATED, UNSTABLE, Acceptance, is_paid
 from paceline.batch.index import Index
 from paceline.batch.progress import ProgressView
 from paceline.batch.results import ResultsFile, encode_answer
@@ -22,7 +22,10 @@ _Json = dict[str, Any]
 
 
 class Record(NamedTuple):
-    """A line of the output, the code of its error, and whether the same command would send its request again."""
+    """A line of the output, the code of its error, and whether the same command would send its request again.
+
+    It is empty if the line of an earlier run stays, which was paid for.
+    """
 
     raw: bytes
     code: str = ""
@@ -65,6 +68,10 @@ class RunAnswers:
             most: The maximum of tokens that was asked for; 0 for none.
             raised: Whether that was larger than in the input.
         """
+        if line in self.results.paid:
+            if error is not None and not is_paid(response, error):
+                return Record(b"", str(error["code"]))
+            self.results.replaced = True
         if error is None:
             return Record(encode_answer(custom_id, response, None))
         if error["code"] in UNSTABLE and self.before.get(line) in UNSTABLE:
@@ -80,7 +87,8 @@ class RunAnswers:
         Raises:
             OutputError: A pipe or a device has failed.
         """
-        self.results.append(record.raw)
+        if record.raw:
+            self.results.append(record.raw)
         self.tally.count(record.code, again=record.again)
         if self.tally.cuts:
             self.view.say(CUTS)

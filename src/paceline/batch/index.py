@@ -83,8 +83,9 @@ class Index:
         return True
 
     def unmark(self) -> None:
-        """Mark no line as done."""
+        """Mark no line as done, and note no record."""
         self._done = bytearray()
+        self._cursor.execute("DELETE FROM records")
 
     def is_done(self, line: int) -> bool:
         """Whether ``line`` is done."""
@@ -96,6 +97,10 @@ class Index:
         if row is None or rank > row[0] or rank == row[0] != ANSWER:
             self._cursor.execute("INSERT OR REPLACE INTO records VALUES (?, ?, ?, ?, ?)", (line, rank, file, at, size))
         return 0 if row is None else int(row[0])
+
+    def noted(self) -> Iterator[tuple[int, int]]:
+        """Position and length of the noted records of one file, in their order there."""
+        yield from self._db.execute("SELECT at, size FROM records ORDER BY at")
 
     def records(self) -> Iterator[tuple[Any, ...]]:
         """Line, id, rank, file, position and length of the record of each line, in the order of the input; ``None`` for no record."""

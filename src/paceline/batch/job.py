@@ -36,7 +36,7 @@ from paceline.batch.progress import ProgressLine, ProgressView, limits_now, open
 from paceline.batch.reach import certificates
 from paceline.batch.reading import temporary
 from paceline.batch.requests import FORMATS, INVALID_ROW, WHOLE, BadLineError, Shard, Source, decode
-from paceline.batch.results import ANY, STDOUT, OutputError, Recovered, ResultsFile, encode_answer
+from paceline.batch.results import ANY, STDOUT, OutputError, Recovered, ResultsFile
 from paceline.batch.runner import DONE, FAILED, INTERRUPTED, Runner
 from paceline.batch.summary import RunStart, RunTally, in_words
 from paceline.batch.tables import Rows, Table
@@ -282,6 +282,8 @@ class _Run:
                 finally:
                     saved += _save(results, tally)
                 self._tell_added()
+                if ended.stop is None:
+                    results.finish(self._answers.index)
                 code, report = self._end(ended)
                 reporter.end(report)
             return code or (FAILED if saved else DONE), report
@@ -474,7 +476,7 @@ class _Run:
                     tally.fail("bad_line")
                 else:
                     checker.refuse(line, raw, str(error))
-                    _record(decode(raw or b"")["custom_id"], str(error), self._answers)
+                    _record(line, decode(raw or b"")["custom_id"], str(error), self._answers)
                 if bad <= SHOWN:
                     view.say(f"{given.unit} {line}: {error}; it is not sent")
                 continue
@@ -619,17 +621,17 @@ def _record_refused(answers: RunAnswers) -> None:
     """Record the rows that cannot be sent and that the output does not have."""
     for line, custom_id, why in answers.index.refused():
         if answers.index.mark(line):
-            _record(custom_id, why, answers)
+            _record(line, custom_id, why, answers)
 
 
-def _record(custom_id: str | int, why: str, answers: RunAnswers) -> None:
+def _record(line: int, custom_id: str | int, why: str, answers: RunAnswers) -> None:
     """Record a row that cannot be sent.
 
     Raises:
         OutputError: A pipe or a device has failed.
     """
-    answers.results.append(encode_answer(custom_id, None, {"code": INVALID_ROW, "message": why}))
-    answers.tally.fail(INVALID_ROW)
+    error = {"code": INVALID_ROW, "message": why}
+    answers.write(answers.record(line, custom_id, None, error, 0, raised=False))
 
 
 def _say(view: ProgressView, lines: Iterable[str]) -> None:

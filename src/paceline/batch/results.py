@@ -13,12 +13,13 @@ import json
 import os
 import re
 import secrets
+import sqlite3
 import stat
 import sys
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
 from itertools import count, islice, takewhile
@@ -59,14 +60,15 @@ class Recovered:
 
     Attributes:
         answered: Requests with an answer: they are not sent again.
-        failed: Requests that failed: their lines are dropped, and they are sent again.
+        failed: Requests that failed, and are sent again. Their lines are dropped if nothing was paid: see ``before``.
         final: Requests that failed and are not sent again, by what is wrong with their answers; their lines stay.
-        before: What was wrong with answers that are none, of requests that are sent again, by the input's line.
+        before: What was wrong with answers that are none, of requests that are sent again, by the input's line. Their lines stay.
         unknown: Lines with ids that the input does not have; they are kept.
         doubtful: The ids whose line has status 200 and no result, or whose result was not read.
         corrupt: Lines that are not answers, and were moved to the file ``aside``; with ``--repair`` the doubtful ones, too.
         torn: Whether the last line was incomplete and has been cut.
         added: Answers that the earlier run could not write here, and had saved elsewhere; they are here now.
+        twice: Whether a request has several lines, because a run was killed after it had sent it again.
     """
 
     answered: int = 0
@@ -77,6 +79,7 @@ class Recovered:
     corrupt: int = 0
     aside: str = ""
     added: int = 0
+    twice: bool = False
     final: Counter[str] = field(default_factory=Counter)
     before: dict[int, str] = field(default_factory=dict)
 
@@ -92,22 +95,27 @@ class Recovered:
         return {line: name for line, name in self.before.items() if name not in UNSTABLE}
 
     def takes(self, index: Index, raw: bytes, custom_id: str, told: Recorded) -> bool:
-        """Count a line; whether it belongs into the output: its request is not sent again, and has no other line."""
+        """Count a line; whether it belongs into the output: it is paid for, and its request has no answer yet."""
         ok, name, again = told
         line = index.line_of(custom_id)
         if line is None:
             is_kept = ok is not False or _INVALID not in raw
             self.unknown += is_kept
             return is_kept
-        if (ok is not False or not again) and index.mark(line):
+        fails, is_done = ok is False and again, index.is_done(line)
+        self.failed += fails and not index.is_refused(line)
+        if fails and name not in NAMES:
+            return False
+        if is_done and not self.final:  # it is answered; otherwise this line may be an answer in place of a final error
+            return False
+        self.twice = self.twice or is_done or line in self.before
+        if fails:
+            self.before[line] = sys.intern(name)
+        elif index.mark(line):
             self.answered += ok is not False
             self.doubtful += ok is None
             self.final.update([name] if ok is False else ())
-            return True
-        self.failed += ok is False and again and not index.is_refused(line)
-        if name in NAMES and again:
-            self.before[line] = sys.intern(name)
-        return False
+        return True
 
 
 def encode_answer(custom_id: str | int, response: dict[str, Any] | None, error: dict[str, Any] | None) -> bytes:
@@ -183,6 +191,8 @@ class ResultsFile:
             are at most the answers of the requests in flight, because nothing is sent while there are any.
         mended: What had happened to the file when it was written again.
         unsaved: How many of the kept lines, the last ones, are in no other file either.
+        paid: The requests whose line is no answer, and stays until there is another one: see :attr:`Recovered.before`.
+        replaced: Whether there is another one.
 
     Raises:
         OutputError: It cannot be written, or another process writes it.
@@ -194,6 +204,8 @@ class ResultsFile:
         self.acceptance = acceptance
         self.kept: deque[bytes] = deque()
         self.mended, self.unsaved, self._error = "", 0, OSError()
+        self.paid: Mapping[int, str] = {}
+        self.replaced = False
         self._file: durable.Appender | None = None
         self._watched: durable.WatchedFile | None = None  # the same, if it is a regular one
         path = self.path
@@ -218,7 +230,7 @@ class ResultsFile:
         yield from filter(_is_own, self._places)
 
     def recover(self, index: Index, *, repair: bool = False) -> Recovered:
-        """Mark the answered requests in ``index``, and leave only answers in the file.
+        """Mark the answered requests in ``index``, and leave only what is paid for in the file, one line of each request.
 
         An incomplete last line is cut if it begins like a record, or is all zeros, as a crashed file system leaves them.
 
@@ -234,6 +246,14 @@ class ResultsFile:
             with output_errors(self.path):
                 self._recover(recovered, index, repair=repair)
                 self._add_saved(recovered, index)
+                if recovered.twice:
+                    self._drop_replaced(index)
+                    recovered = replace(
+                        recovered, answered=0, failed=0, unknown=0, doubtful=0, final=Counter(), before={}
+                    )
+                    with open(self.path, "rb") as file:
+                        deque(self._judged(file, recovered, index, repair=False), maxlen=0)
+        self.paid = recovered.before
         return recovered
 
     def _judged(
@@ -285,6 +305,24 @@ class ResultsFile:
                 changed.seek(end)
                 changed.write(b"" if recovered.torn else b"\n")
 
+    def _drop_replaced(self, index: Index) -> None:
+        """Leave one line of each request, in a file that takes the place of this one."""
+        with durable.replacing(self.path) as copy:
+            copy.writelines(self._standing(index))
+
+    def _standing(self, index: Index) -> Iterator[bytes]:
+        """The lines that count: of several of a request the first answer, or else the last one that is paid for."""
+        index.unmark()
+        with open(self.place, "rb") as file:
+            at = 0
+            for number, raw in enumerate(file, 1):
+                custom_id, told = read_answer(raw, self.acceptance) or ("", Recorded(None))
+                index.note(index.line_of(custom_id) or -number, told.rank, 0, at, len(raw))
+                at += len(raw)
+            for at, size in index.noted():
+                file.seek(at)
+                yield file.read(size)
+
     def _no_answer(self, number: int) -> str:
         """What to do about a line that is not an answer."""
         line = f"{self.path}, line {number}: not an answer of paceline run"
@@ -316,10 +354,10 @@ class ResultsFile:
                 open(path, "rb") as saved,
             ):
                 for raw in saved:
-                    found = read_answer(raw, self.acceptance)
+                    found, lines = read_answer(raw, self.acceptance), recovered.lines
                     if found is not None and recovered.takes(index, raw, *found):  # a kill may have cut the last line
                         out.append(raw if raw.endswith(b"\n") else raw + b"\n")
-                        recovered.added += 1
+                        recovered.added += recovered.lines - lines
                 out.sync()
             os.unlink(path)
 
@@ -434,9 +472,8 @@ class ResultsFile:
             OutputError: It cannot be read.
         """
         answered, errors, final = 0, Counter[str](), Counter[str]()
-        index.unmark()
-        with output_errors(f"{self.place}: cannot be read"), open(self.place, "rb") as file:
-            for raw in file:
+        with output_errors(f"{self.place}: cannot be read"):
+            for raw in self._standing(index):
                 found = read_answer(raw, self.acceptance)
                 line = index.line_of(found[0]) if found is not None else None
                 if found is None or line is None or not index.mark(line):
@@ -473,6 +510,14 @@ class ResultsFile:
         """
         assert self._file is not None
         self._file.sync()
+
+    def finish(self, index: Index) -> None:
+        """At the end of a run, drop the lines that others have replaced. If that fails, the next run does it."""
+        if self.replaced and self._file is not None and not self.kept and self.place == self.path:
+            self._file.close()  # Windows replaces no open file
+            self._file = None
+            with suppress(OSError, sqlite3.OperationalError):
+                self._drop_replaced(index)
 
     def close(self) -> None:
         """Close the file and release the lock."""

@@ -143,8 +143,8 @@ class AnswerWriter:
         if self.first(line) is not None:
             self.settle(line)
         elif (custom_id := self._index.id_of(line)) is not None and not self._index.is_done(line):
-            record = encode_answer(self._index.shown(line, custom_id), response, {"code": code, "message": message})
-            self._write(line, Record(record, code, code != UNREAD))
+            error, shown = {"code": code, "message": message}, self._index.shown(line, custom_id)
+            self._write(line, self._answers.record(line, shown, response, error, 0, raised=False))
 
     def _write(self, line: int, record: Record) -> None:
         """Write the record of a request, and count it."""
