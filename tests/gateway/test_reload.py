@@ -1,6 +1,5 @@
 """What a gateway reads again while it serves, and what a next process reads."""
 
-import json
 import logging
 import os
 import runpy
@@ -14,10 +13,9 @@ from queue import Empty, SimpleQueue
 from types import SimpleNamespace
 from urllib.parse import urlsplit
 
-import gateway_helpers
 import pytest
 import trustme
-from attack_helpers import BODY, answers, connect, post, read, talk
+from attack_helpers import answers, post, talk
 from click.testing import CliRunner
 from gateway_helpers import CHAT, chat, running_gateway
 from test_restart import posix
@@ -29,7 +27,7 @@ from paceline.core.results import SettingsError
 from paceline.gateway import stamps
 from paceline.gateway.certificate import Certificate
 from paceline.gateway.life import LifeEvent
-from paceline.gateway.server import ProcessSettings, server_config
+from paceline.gateway.server import ProcessSettings
 from paceline.gateway.supervisor import SettingsFile, Supervisor
 from paceline.gateway.upstreams import Secret
 from waits import until
@@ -207,27 +205,6 @@ class TestCertificate:
             running.gateway.life.change(LifeEvent.ASKED)  # SIGTERM, and --drain
             assert not ready(port)
         assert not ready(port)
-
-    @pytest.mark.parametrize("loop", ["auto", "asyncio"])
-    def test_a_client_without_tls_is_told_so(self, tmp_path, settings, loop, monkeypatch):
-        made = server_config(settings, settings.gateway)
-        made.loop = loop
-        monkeypatch.setattr(gateway_helpers, "server_config", lambda *_: made)
-        authority = trustme.CA()
-        written(authority, tmp_path)
-        with running_gateway(settings) as running:
-            for method in (b"GET", b"POST", b"OPTIONS"):
-                got = talk(running.url, b"%s /v1/models HTTP/1.1\r\nhost: localhost\r\n\r\n" % method)
-                assert answers(got) == [400]
-                said = json.loads(got.partition(b"\r\n\r\n")[2])["error"]["message"]
-                assert said.startswith("paceline: this port speaks TLS")
-            assert talk(running.url, b"\x00none") == b""
-            with connect(running.url) as kept:
-                kept.sendall(post())
-                assert answers(read(kept, 1)) == [400]
-                kept.sendall(BODY)
-                assert read(kept, 1, quiet_s=0.1) == b"", "the request is answered once"
-            assert shakes_hands(running.url, authority)
 
     def test_what_cannot_be_used_is_refused_at_the_start(self, tmp_path):
         (tmp_path / "cert.pem").write_text("none")

@@ -146,14 +146,9 @@ def tell(error: Exception) -> None:
 
 
 def own(status: int, word: str, message: str, headers: dict[str, str] | None = None, path: str = "") -> ClientReply:
-    """The answer with an error of the gateway's own to a request for ``path``."""
-    value = as_asked(path, status, own_value(status, word, message))
+    """The answer with an error of the gateway's own, to a request for ``path``, in a form that most SDKs read."""
+    value = as_asked(path, status, {"type": "error", "error": _detail(status, word, message)})
     return json_reply(status, value, {"x-paceline": word, **(headers or {})})
-
-
-def own_value(status: int, word: str, message: str) -> dict[str, Any]:
-    """An error of the gateway's own, in a form that most SDKs read."""
-    return {"type": "error", "error": _detail(status, word, message)}
 
 
 def _detail(status: int, word: str, message: str) -> dict[str, Any]:
