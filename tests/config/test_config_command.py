@@ -69,7 +69,6 @@ def test_in_words(show, write):
     assert ["breaker", "false", "other.toml"] in words
     assert ["limits: *", "5 requests/min", "other.toml"] in words
     assert ["store", "-", "default"] in words
-    assert ["unlisted", "-", "default"] in words
     assert ["budget", "-", "default"] in words
     assert words[-1][0] == "limits: *", "no table is asked"
 

@@ -217,7 +217,8 @@ class TestConversion:
             },
         })  # fmt: skip
         assert made.settings["models"]["m"] == ["groq/m", "openai/gpt-6-luna"]
-        assert (made.settings["unlisted"], made.lost) == (["n"], [])
+        assert made.settings["models"]["n"] == "groq/m"
+        assert made.lost == ["router_settings: model_group_alias: n: GET /v1/models lists it, too"]
 
     def test_an_address_for_all_is_that_of_each_deployment(self):
         for more in (

@@ -406,7 +406,7 @@ class _Conversion:
             if targets := [one for one in found.get(str(name), ()) if "*" not in one]:
                 found[str(alias)] = targets
                 if isinstance(meant, Mapping) and meant.get("hidden"):
-                    self._top.setdefault("unlisted", []).append(str(alias))
+                    self._lose("router_settings", f"model_group_alias: {alias}: GET /v1/models lists it, too")
             else:
                 self._lose("router_settings", f"model_group_alias: {alias}: no server has the model that it names")
         self._tell_caught(found)

@@ -404,7 +404,6 @@ FORMS: Final[dict[str, Any]] = {
     UPSTREAMS: _tables(UpstreamTable, "local", 'provider = "vllm", base_url = "http://127.0.0.1:8000"'),
     GROUPS: _tables(GroupTable, "gpt", 'members = ["eu", "us"]'),
     NAMES: _named(_read_by(_targets, str | list[str]), 'smart = ["openai/gpt-6-luna", "groq/openai/gpt-oss-120b"]'),
-    "unlisted": Annotated[tuple[Text, ...], expected('a list of names in [models], e.g. ["smart"]', bool)],
     "settings": Annotated[SynonymsTable, table("acquire_timeout = 300")],
     FACTS: _read_by(_facts, dict[str, Any]),
 }

@@ -50,8 +50,6 @@ class FileSettings(RunSettings):
     group: str | None = setting(None, "The group that a run sends to.")
     models: Mapping[str, tuple[str, ...]] = setting({},
         "Models at the gateway's one address, by name: the server of each, then its fallbacks.")
-    unlisted: tuple[str, ...] = setting((),
-        "Names in ``models`` that work but aren't in the gateway's list of models.")
     providers: Mapping[str, Mapping[str, Any]] = setting({},
         "Facts about providers, for the whole process. See ``paceline.facts``.")
     # fmt: on

@@ -174,18 +174,13 @@ class Routes:
     Args:
         models: The targets of each name, ``SERVER/MODEL``. A name and its targets can have one ``*``, which stands for the same text.
         places: The servers and groups by name.
-        unlisted: The names that are not told.
 
     Raises:
-        SettingsError: A target is no server with a model, or there are too many; or one of ``unlisted`` is no name.
+        SettingsError: A target is no server with a model, or there are too many.
     """
 
-    def __init__(
-        self, models: Mapping[str, Sequence[str]], places: Mapping[str, Destination], unlisted: Sequence[str] = ()
-    ) -> None:
-        self._places, self._unlisted = places, frozenset(unlisted)
-        for name in self._unlisted - models.keys():
-            raise SettingsError(f"unlisted: {name!r} is no name in [models]{did_you_mean(name, models)}")
+    def __init__(self, models: Mapping[str, Sequence[str]], places: Mapping[str, Destination]) -> None:
+        self._places = places
         self._exact: dict[str, tuple[Destination, ...]] = {}
         self._patterns = {name: targets for name, targets in models.items() if "*" in name}
         for name, targets in models.items():
@@ -211,8 +206,8 @@ class Routes:
                 raise SettingsError(f"models.{name}: {target!r} has no model: write {server}/MODEL")
 
     def __iter__(self) -> Iterator[str]:
-        """The names without a ``*`` that are told."""
-        return (name for name in self._exact if name not in self._unlisted)
+        """The names without a ``*``."""
+        return iter(self._exact)
 
     def find(self, name: str) -> tuple[Destination, ...]:
         """The places of ``name``, in their order; none for an unknown one."""
@@ -271,7 +266,7 @@ class Upstreams:
             names = list(config.groups)
         self.native = self._places[names[0]] if len(names) == 1 else None
         if config.models:
-            self.native = Destination("", (), routes=Routes(config.models, self._places, config.unlisted))
+            self.native = Destination("", (), routes=Routes(config.models, self._places))
 
     def _place(self, of: ServerGroup) -> Destination:
         return Destination(of.name, tuple(self.servers[name] for name in of.members), of.choice())
