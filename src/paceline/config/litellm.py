@@ -30,7 +30,6 @@ TRANSLATED: Final = ("anthropic", "gemini", "cohere")
 
 _TABLE: Final = table_beside(__file__, "litellm")
 ELSEWHERE: Final[Mapping[str, str]] = _TABLE["elsewhere"]
-NUMBERS: Final = {setting: row for row in _TABLE["numbers"] for setting in row["settings"]}
 LEFT_OUT: Final = {setting: why for why, settings in _TABLE["left_out"].items() for setting in settings}
 
 LIMITS_OF_ALL: Final = "its limits are of all models together: write them to [joint_limits]"
@@ -116,32 +115,16 @@ class _Conversion:
         self._patterns: dict[str, list[str]] = {}
         self._groups: dict[str, dict[str, Any]] = {}
         self._prices: dict[str, dict[str, float]] = {}
-        self._top: dict[str, Any] = {}
 
-    # Settings that are one number.
+    # The settings of all models.
 
     def read(self, table: Mapping[str, Any], kind: str, place: str = "") -> None:
         """Read the settings of a table by their rows."""
         where = place or kind
         for name in table:
             setting = f"{kind}.{name}" if kind else str(name)
-            if (row := NUMBERS.get(setting)) is not None:
-                self._take_number(row, table, name, where)
-            elif name not in _TABLE["read"].get(kind or "file", ()):
+            if name not in _TABLE["read"].get(kind or "file", ()):
                 self._lose(where, f"{name}: {LEFT_OUT.get(setting, 'it has no counterpart')}")
-
-    def _take_number(self, row: Mapping[str, Any], table: Mapping[str, Any], name: str, where: str) -> None:
-        """Set what gets a number."""
-        if table[name] is None or (amount := self._amount(table, name, where)) is None:
-            return
-        made: Any = int(amount) + row["plus"] if "plus" in row else amount
-        made = f"{amount:g} {row['unit']}" if "unit" in row else made
-        for path in row["to"]:
-            part, dot, rest = path.partition(".")
-            inner = self._top.setdefault(part, {}) if dot else self._top
-            inner.setdefault(rest or part, made)
-        if "note" in row:
-            self._lose(where, f"{name}: {row['note']}")
 
     def _amount(self, table: Mapping[str, Any], name: str, place: str, *, least: str = "of 0 or more") -> float | None:
         """The number in a setting; another value is lost."""
@@ -318,52 +301,48 @@ class _Conversion:
 
     # What is of the whole file.
 
-    def _store(self) -> None:
-        router, names = _table(self._values, "router_settings"), ("redis_url", "redis_host", "redis_port")
-        parts = {name: str(self._value(router[name])) for name in names if router.get(name)}
-        if parts and not router.get("redis_password"):
-            url = parts.get("redis_url") or f"redis://{parts.get('redis_host', '')}:{parts.get('redis_port', '6379')}"
-            if re.fullmatch(r"rediss?://[\w.-]+(:\d+)?(/\d*)?", url):
-                self._top["store"] = url
-            else:  # a variable, or a password, or what is no address
-                self._lose("router_settings", f"{', '.join(parts)}: set PACELINE_STORE to the URL of the Redis server")
-
-    def _budget(self) -> None:
+    def _budget(self) -> list[str]:
+        """The budget; empty for none."""
         own = _table(self._values, "litellm_settings")
         most, period = self._amount(own, "max_budget", "litellm_settings"), own.get("budget_duration")
         if not most:
-            return
+            return []
         found = re.fullmatch(r"([1-9]\d*)(mo|[smhd])", str(period))
         if period is None:
-            self._top["budget"] = [f"{most:g} usd/36500d window"]
             why = "max_budget: without a budget_duration it never restarts: it is a budget for a hundred years"
             self._lose("litellm_settings", why)
-        elif found and (found[2] != "mo" or found[1] == "1"):
-            self._top["budget"] = [f"{most:g} usd/{_period(*found.groups())}"]
-        else:
-            self._lose(
-                "litellm_settings",
-                f"max_budget, budget_duration: write a period in s, m, h, d or 1mo, e.g. budget = ['{most:g} usd/month']",
-            )
+            return [f"{most:g} usd/36500d window"]
+        if found and (found[2] != "mo" or found[1] == "1"):
+            return [f"{most:g} usd/{_period(*found.groups())}"]
+        self._lose(
+            "litellm_settings",
+            f"max_budget, budget_duration: write a period in s, m, h, d or 1mo, e.g. budget = ['{most:g} usd/month']",
+        )
+        return []
+
+    def _joint(self) -> dict[str, str]:
+        """The limits of all models together."""
+        kind = "general_settings"
+        most = self._amount(_table(self._values, kind), "global_max_parallel_requests", kind, least="above 0")
+        return {"*": f"{most:g} concurrency"} if most else {}
 
     def settings(self) -> dict[str, Any]:
         """All settings, in the order of a file."""
-        self._store()
-        self._budget()
+        budget = self._budget()
         models = self._models()
         grouped = {member for group in self._groups.values() for member in group["members"]}
         limits = self._all_limits(grouped)
         self._tell_shared(grouped)
-        top = {name: value for name, value in self._top.items() if not isinstance(value, Mapping)}
-        tables = {name: value for name, value in self._top.items() if isinstance(value, Mapping)}
-        tables |= {
+        made = {
+            "budget": budget,
+            "joint_limits": self._joint(),
             "limits": limits,
             "prices": self._prices,
             "upstreams": self._upstreams,
             "groups": self._groups,
             "models": models,
         }
-        return {**top, **{name: table for name, table in tables.items() if table}}
+        return {name: value for name, value in made.items() if value}
 
     def _all_limits(self, grouped: set[str]) -> dict[str, dict[str, float]]:
         """The limits of each pool; a member of a group has pools of its own."""
