@@ -44,7 +44,7 @@ def emulating():
         (["--batches", "turnaround"], "write it like 'turnaround_s=420'"),
         (["--batches", "cancel_s=long"], "'long' is no number"),
         (["--batches", "cancel=5"], "did you mean 'cancel_s'?"),
-        (["--cache", "--cache-misses", "2"], "cache_misses is 2.0: it must be a number from 0 to 1"),
+        (["--latency", "-1"], "latency_s is -1.0: it must be a number from 0 to 1e+06"),
     ],
 )
 def test_wrong_options_are_explained(arguments, message):
@@ -56,8 +56,8 @@ def test_wrong_options_are_explained(arguments, message):
 @interrupts
 def test_serves_until_interrupted_and_prints_the_tally(tmp_path, emulating):
     scenario = tmp_path / "scenario.toml"
-    scenario.write_text('seed = 5\n[limits]\n"gpt-5" = "1 requests/min"\n"*" = "9 requests/min"\n')
-    process = emulating("--no-headers", "--scenario", str(scenario))
+    scenario.write_text('seed = 5\nheaders = false\n[limits]\n"gpt-5" = "1 requests/min"\n"*" = "9 requests/min"\n')
+    process = emulating("--scenario", str(scenario))
     first = process.stdout.readline()
     connection = http.client.HTTPConnection(first.split("http://")[1].split("/")[0], timeout=10)
     statuses = []

@@ -63,7 +63,6 @@ def _value(option: str, part: str) -> tuple[str, Any]:
 )
 @click.option("--rule", metavar="RULE", help="How limits count: bucket, quantised, window or sliding.")
 @click.option("--quantum", "quantum_s", type=float, help="The size of a quantised bucket, in seconds of its rate.")
-@click.option("--offset", "offset_s", type=float, help="When a window restarts, in seconds past the full minute.")
 @click.option("--latency", "latency_s", type=float, help="Seconds until an answer begins.")
 @click.option(
     "--faults",
@@ -78,25 +77,7 @@ def _value(option: str, part: str) -> tuple[str, Any]:
     help="Serve the Batch APIs: 'turnaround_s=420,cancel_s=60,enqueued_tokens=2M'.",
 )
 @click.option("--cache", is_flag=True, default=None, help="Cache prompts for 5 min, as Anthropic and OpenAI do.")
-@click.option("--cache-life", "cache_life_s", type=float, help="Seconds until an unread prompt leaves the cache.")
-@click.option("--cache-misses", type=float, help="The share of requests that read nothing from the cache, 0 to 1.")
-@click.option(
-    "--cache-held",
-    is_flag=True,
-    default=None,
-    help="Charge the whole prompt until the answer begins, as Bedrock and Groq do.",
-)
-@click.option("--other-users", type=float, help="The share of every rate that other users take, 0 to 1.")
-@click.option("--failed-count", is_flag=True, default=None, help="Charge refused requests to the requests quota.")
-@click.option(
-    "--settle",
-    metavar="WHEN",
-    help="Whether unused reservations are refunded: never, or actual. [default: as the provider does]",
-)
-@click.option("--no-headers", "headers", flag_value=False, default=None, help="Send no rate-limit headers.")
-@click.option("--no-numbers", "body_numbers", flag_value=False, default=None, help="Send no numbers in refusals.")
 @click.option("--valid-key", help="The only API key to accept.")
-@click.option("--money-after", type=int, help="How many requests the account can pay for.")
 @click.option("--seed", type=int, help="The seed of all random choices.")
 @click.option("--dialect", metavar="NAME", help="The API at OpenAI's paths: openai, azure, groq, together or plain.")
 @click.option("--scenario", metavar="NAME|FILE", help="A scenario of --scenarios, or a TOML file.")
