@@ -121,14 +121,14 @@ def test_a_record_is_taken_at_its_word(tmp_path, source, target):
     assert (merged.answered, merged.failed, merged.doubtful) == (1, 1, 0)
 
 
-def test_what_is_missing_is_told_with_its_shards(tmp_path, source):
+def test_what_is_missing_is_told(tmp_path, source):
     for number, ids in enumerate([["r0", "r3", "r6", "r9"], ["r1", "r4"], ["r2", "r5", "r8"]], 1):
         (tmp_path / f"in.shard-{number}-of-3.results.jsonl").write_bytes(b"".join(map(ok, ids)))
     outputs = sorted(map(str, tmp_path.glob("in.shard-*")))
     done = CliRunner().invoke(app, ["merge", str(source), *outputs])
     assert done.exit_code == 1
     assert "10 requests: 9 answered, 0 failed, 1 missing" in done.output
-    assert "missing: 'r7'\nthey belong to shards 2/3" in done.output
+    assert "missing: 'r7'\nstart the shards that have not ended again" in done.output
     assert len(ids_in(tmp_path / "in.results.jsonl")) == 9
 
 

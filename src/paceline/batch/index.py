@@ -103,9 +103,9 @@ class Index:
         yield from self._db.execute("SELECT at, size FROM records ORDER BY at")
 
     def records(self) -> Iterator[tuple[Any, ...]]:
-        """Line, id, rank, file, position and length of the record of each line, in the order of the input; ``None`` for no record."""
+        """Id, rank, file, position and length of the record of each line, in the order of the input; ``None`` for no record."""
         yield from self._db.execute(
-            "SELECT line, id, rank, file, at, size FROM ids LEFT JOIN records USING (line) ORDER BY line"
+            "SELECT id, rank, file, at, size FROM ids LEFT JOIN records USING (line) ORDER BY line"
         )
 
     def close(self) -> None:

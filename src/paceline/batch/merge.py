@@ -6,9 +6,8 @@ Memory does not grow with the input: what is known of each answer is in a tempor
 from __future__ import annotations
 
 import os
-import re
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import BinaryIO, Final
 
 from paceline.batch.acceptance import ANSWER, AsWritten
 from paceline.batch.index import Index, explained
-from paceline.batch.requests import BadLineError, Shard, decode, read_lines, request_of
+from paceline.batch.requests import BadLineError, decode, read_lines, request_of
 from paceline.batch.results import OutputError, is_torn, output_errors, read_answer
 from paceline.core.hints import counted
 from paceline.pacing.durable import replacing
@@ -24,11 +23,7 @@ from paceline.pacing.durable import replacing
 SHOWN: Final = 5
 """How many ids a message names."""
 
-TICK: Final = 100_000
-
 AS_WRITTEN: Final = AsWritten()
-
-_SHARD: Final = re.compile(r"\.shard-(\d{1,9})-of-(\d{1,9})\.")
 
 
 @dataclass(slots=True)
@@ -46,7 +41,6 @@ class Merged:
         bad_lines: Lines of the input that are no requests, or have the id of an earlier line.
         torn: Files whose last line is incomplete: their run has not ended.
         examples: The first ids that are missing.
-        shards: The shards that the missing requests belong to; empty where the names of the files do not tell.
     """
 
     requests: int = 0
@@ -59,7 +53,6 @@ class Merged:
     bad_lines: int = 0
     torn: list[str] = field(default_factory=list)
     examples: list[str] = field(default_factory=list)
-    shards: list[Shard] = field(default_factory=list)
 
     @property
     def complete(self) -> bool:
@@ -67,14 +60,7 @@ class Merged:
         return not (self.failed or self.missing or self.bad_lines)
 
 
-def merge(
-    source: str,
-    outputs: Sequence[str],
-    target: str,
-    *,
-    overwrite: bool = False,
-    tick: Callable[[str], None] = lambda _: None,
-) -> Merged:
+def merge(source: str, outputs: Sequence[str], target: str, *, overwrite: bool = False) -> Merged:
     """Write the answers of ``outputs`` to the requests of ``source`` into ``target``, which appears when it is whole.
 
     Of several records of a request, the first answer is taken. If there is none, the last failure that is paid for.
@@ -84,7 +70,6 @@ def merge(
         outputs: The outputs.
         target: The result.
         overwrite: Whether ``target`` may exist.
-        tick: Called with a line of progress now and then.
 
     Raises:
         OutputError: A file cannot be read or written, is no output of a run, or is named twice.
@@ -93,7 +78,7 @@ def merge(
     merged, index = Merged(), Index()
     with ExitStack() as stack, explained():
         stack.callback(index.close)
-        _read_input(_open(source, stack), index, merged, tick)
+        _read_input(_open(source, stack), index, merged)
         if merged.bad_lines and not merged.requests:
             raise OutputError(
                 f"{source}: no line is a whole request; to merge the shards of a table, copy their outputs into one file, "
@@ -103,12 +88,11 @@ def merge(
         answers = 0
         for number, file in enumerate(files):
             answers += _read_output(outputs[number], number, file, index, merged)
-            tick(f"{outputs[number]} is read")
         if answers and answers == merged.unknown:
             raise OutputError(
                 f"no answer in the outputs is to a request of {source}: are they outputs of another input?"
             )
-        _write(target, index, files, _shards(outputs), merged)
+        _write(target, index, files, merged)
     return merged
 
 
@@ -145,7 +129,7 @@ def _open(name: str, stack: ExitStack) -> BinaryIO:
         return stack.enter_context(Path(name).open("rb"))
 
 
-def _read_input(file: BinaryIO, index: Index, merged: Merged, tick: Callable[[str], None]) -> None:
+def _read_input(file: BinaryIO, index: Index, merged: Merged) -> None:
     for line, raw in read_lines(file):
         try:
             custom_id = request_of(line, decode(raw)).custom_id
@@ -156,8 +140,6 @@ def _read_input(file: BinaryIO, index: Index, merged: Merged, tick: Callable[[st
             merged.bad_lines += 1
             continue
         merged.requests += 1
-        if merged.requests % TICK == 0:
-            tick(f"read {merged.requests:,} requests")
 
 
 def _read_output(name: str, number: int, file: BinaryIO, index: Index, merged: Merged) -> int:
@@ -180,29 +162,19 @@ def _read_output(name: str, number: int, file: BinaryIO, index: Index, merged: M
     return answers
 
 
-def _shards(outputs: Sequence[str]) -> int:
-    """Of how many shards the files are, by their names; 0 where these do not tell."""
-    found = [_SHARD.search(Path(name).name) for name in outputs]
-    of = {match[2] if match else "0" for match in found}
-    return int(of.pop()) if len(of) == 1 else 0
-
-
-def _write(target: str, index: Index, files: Sequence[BinaryIO], of: int, merged: Merged) -> None:
-    shards = set[int]()
+def _write(target: str, index: Index, files: Sequence[BinaryIO], merged: Merged) -> None:
     like = next((one.name for one in files), "")
     with output_errors(f"{target}: it cannot be written"), replacing(target, like=like) as out:
-        for line, custom_id, rank, number, at, size in index.records():
+        for custom_id, rank, number, at, size in index.records():
             if number is None:
                 merged.missing += 1
                 if len(merged.examples) < SHOWN:
                     merged.examples.append(custom_id)
-                shards.add((line - 1) % of + 1 if of else 0)
                 continue
             files[number].seek(at)
             raw = files[number].read(size)
             out.write(raw if raw.endswith(b"\n") else raw + b"\n")
             merged.answered, merged.failed = merged.answered + (rank == ANSWER), merged.failed + (rank != ANSWER)
-    merged.shards = [Shard(number, of) for number in sorted(shards)] if of else []
 
 
 def in_words(merged: Merged, source: str, target: str) -> Iterator[str]:
@@ -219,9 +191,6 @@ def in_words(merged: Merged, source: str, target: str) -> Iterator[str]:
     if merged.missing:
         more = ", ..." if merged.missing > len(merged.examples) else ""
         yield f"missing: {', '.join(repr(one) for one in merged.examples)}{more}"
-    if merged.shards:
-        which = ", ".join(f"{shard.number}/{shard.of}" for shard in merged.shards[:20])
-        yield f"they belong to shards {which}{', ...' if len(merged.shards) > 20 else ''}: run these commands again"
     if merged.missing or merged.failed:
         repair = " --repair" if merged.doubtful else ""
-        yield f"or send the rest at once: paceline run {shlex.quote(source)} -o {shlex.quote(target)}{repair}"
+        yield f"start the shards that have not ended again, or send the rest at once: paceline run {shlex.quote(source)} -o {shlex.quote(target)}{repair}"

@@ -30,13 +30,12 @@ def command(*, source: str, outputs: tuple[str, ...], target: str | None, overwr
 
     target = target or source.removesuffix(".jsonl") + ".results.jsonl"
     try:
-        merged = merge(source, outputs, target, overwrite=overwrite, tick=lambda line: click.echo(line, err=True))
+        merged = merge(source, outputs, target, overwrite=overwrite)
     except PacelineError as error:
         click.echo(f"paceline merge: {error}; nothing has been written", err=True)
         sys.exit(USAGE)
     for line in in_words(merged, source, target):
         click.echo(line, err=True)
     if as_json:
-        shards = [f"{shard.number}/{shard.of}" for shard in merged.shards]
-        click.echo(json.dumps(asdict(merged) | {"shards": shards}))
+        click.echo(json.dumps(asdict(merged)))
     sys.exit(0 if merged.complete else INCOMPLETE)
