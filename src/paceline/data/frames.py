@@ -33,7 +33,7 @@ def rows_of(rows: Any) -> tuple[list[dict[str, Any]], Made]:
     """The rows of a table or of an iterable of mappings, and what makes a table of their kind.
 
     A table of pandas, polars or pyarrow, and a dataset of Hugging Face, comes back as it is. A relation of DuckDB, and anything else that can
-    be given as an Arrow table, comes back as one; what can only be given as a frame of pandas as that; and rows of a cursor as dicts.
+    be given as an Arrow table, comes back as one; and what can only be given as a frame of pandas as that.
 
     Raises:
         SettingsError: ``rows`` is nothing of this kind, or two of its columns have one name.
@@ -45,10 +45,6 @@ def rows_of(rows: Any) -> tuple[list[dict[str, Any]], Made]:
         return _arrow(table)
     if (frame := _as_pandas(rows)) is not None:
         return _pandas(frame)
-    if getattr(rows, "description", None) and hasattr(rows, "fetchall"):  # a cursor of PEP 249
-        names = [column[0] for column in rows.description]
-        require_unique(names, "rows")
-        return [dict(zip(names, row, strict=True)) for row in rows.fetchall()], dicts
     if isinstance(rows, Mapping) or not isinstance(rows, Iterable):
         raise SettingsError(
             f"rows is a {type(rows).__name__}: give a table, a list of dicts, or the path of a file{_part(rows)}"
@@ -180,11 +176,6 @@ def _streamed(rows: Any) -> _Read:
     return _dataset(import_module("datasets").Dataset(arrow.concat_tables(rows.with_format("arrow").iter(STREAMED))))
 
 
-def _lazy(rows: Any) -> _Read:
-    found, joined = _polars(rows.collect())
-    return found, lambda rows, columns: joined(rows, columns).lazy()
-
-
 def _arrow(rows: Any) -> _Read:
     arrow = import_module("pyarrow")
     if isinstance(rows, arrow.RecordBatchReader):
@@ -259,7 +250,6 @@ def _is_text(values: list[Any]) -> bool:
 _KINDS: Final[tuple[tuple[str, tuple[str, ...], Callable[[Any], _Read]], ...]] = (
     ("pandas", ("DataFrame",), _pandas),
     ("polars", ("DataFrame",), _polars),
-    ("polars", ("LazyFrame",), _lazy),
     ("datasets", ("Dataset",), _dataset),
     ("datasets", ("IterableDataset",), _streamed),
     ("pyarrow", ("Table", "RecordBatch", "RecordBatchReader"), _arrow),
