@@ -11,7 +11,6 @@ from gateway_helpers import FORM, FORM_KIND, bearer, chat, read_body, stub, tell
 from paceline.config import Config
 from paceline.gateway import errors, fallback
 from paceline.gateway.relay import ClientReply
-from paceline.gateway.server import ProcessSettings
 from paceline.gateway.upstreams import Upstreams
 from paceline.pacing.lack import Lack
 from waits import until
@@ -266,25 +265,6 @@ def test_the_most_specific_name_wins():
         routes = Upstreams(Config.load(environ={}, given=given), {}).native.routes
         places = [routes.find(name)[0].target for name in names]
         assert places == ["a/gpt-6-luna", "b/x", "b/x-luna", "a/1-6-lun", "c/-7", "a/6", "a/x"]
-
-
-def test_a_model_that_may_be_misspelt_is_named_at_the_start(tmp_path, caplog):
-    models = {
-        "m": ["openai/gtp-6-luna", "openai/gpt-6-luna", "openai/gtp-6-sol", "my/gpt-5-minni"],
-        "n": ["two/gpt-4o-minni", "openai/gpt-4o-2024-08-06", "vllm/gpt-6-lun"],
-    }
-    upstreams = {name: {} for name in ("openai", "vllm", "my", "one")}
-    upstreams["vllm"] = upstreams["my"] = upstreams["one"] = {"base_url": "http://127.0.0.1:9"}
-    upstreams["my"] = {"provider": "azure", **upstreams["my"]}
-    upstreams["one"] = {"provider": "openai", **upstreams["one"]}
-    given = {"upstreams": upstreams, "groups": {"two": {"members": ["openai", "one"]}}, "models": models}
-    config = Config.load(environ={}, given=given | {"limits": {"openai/gtp-6-sol": ["9 requests/min"]}})
-    settings = ProcessSettings(config=config, keys=tmp_path / "keys.json", host="127.0.0.1")
-    settings.warn(settings.check({}))
-    said = [one.getMessage() for one in caplog.records]
-    assert [line.partition(":")[0] for line in said] == ["models.m", "models.n"]
-    hint = "openai publishes no limits for a model 'gtp-6-luna'; did you mean 'gpt-6-luna'?"
-    assert f"'openai/gtp-6-luna': {hint}" in said[0]
 
 
 def test_many_fallbacks_repeat_no_other_line_of_the_log(monkeypatch, caplog):

@@ -101,7 +101,7 @@ class TestBounds:
         given = {"lanes": {lane: {"limits": ["1 usd/day"]}}, "upstreams": {"openai": {}}}
         config = Config.load(environ={}, given=given)
         settings = ProcessSettings(config=config, keys=keys.file, host="127.0.0.1")
-        settings.warn(settings.check({}))
+        settings.warn()
         assert [one.message.partition("because ")[2] for one in caplog.records] == [said] * bool(said)
 
     def test_a_slip_in_the_name_of_a_team_is_told(self, serve, keys, client, emulator, caplog):

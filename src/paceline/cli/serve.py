@@ -133,7 +133,7 @@ def command(*, host: str, port: int, watch: bool, keys: Path | None, demo: bool,
 
             sys.exit(Supervisor(listener, watched).run())
         address = _address(settings, listener)
-        settings.warn(upstreams)
+        settings.warn()
         for line in _greeting(address, settings, upstreams):
             click.echo(line)
         if demo:

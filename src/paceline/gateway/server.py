@@ -156,11 +156,8 @@ class ProcessSettings(GatewaySettings):
         self._limiter().close()
         return self._upstreams(environ)
 
-    def warn(self, upstreams: Upstreams) -> None:
+    def warn(self) -> None:
         """Log what keeps the gateway not from its start, and is likely an error."""
-        if upstreams.native is not None and upstreams.native.routes is not None:
-            for said in dict.fromkeys(upstreams.native.routes.misspelt(self.config.limits)):
-                log.warning("%s If the name is right, write its limits to [limits]", said)
         for said in unheeded(self.config.lanes, KeyFile(self.keys).all()):
             log.warning("%s", said)
 

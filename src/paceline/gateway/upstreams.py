@@ -6,7 +6,7 @@ import logging
 import posixpath
 import re
 import time
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -25,7 +25,6 @@ from paceline.pacing.group import Choice
 from paceline.providers.base import Provider
 from paceline.providers.registry import ALIASES, CREDENTIALS, PROVIDERS, base_of, credentials, provider_named
 from paceline.providers.roots import host_root, joined, versioned
-from paceline.providers.tables import misspelt
 
 log = logging.getLogger("paceline.gateway")
 
@@ -215,17 +214,6 @@ class Routes:
             return self._exact[name]
         _, targets = by_pattern(name, self._patterns)
         return tuple(self._place(name, target) for target in dict.fromkeys(targets))
-
-    def misspelt(self, limits: Container[str]) -> Iterator[str]:
-        """What to say of each model that may be misspelt: its provider has no limits for it, nor have ``limits``."""
-        for name, places in self._exact.items():
-            for target, one in ((place.target, one) for place in places for one in place.members):
-                model, provider = one.models[name], base_of(one.provider.name)
-                given = any(own in limits for own in (f"{one.provider.name}/{model}", f"{provider}/{model}", model))
-                if given or host_root(one.provider) is None:  # names of deployments, as Azure has them, are the user's
-                    continue
-                if hint := misspelt(provider, model):
-                    yield f"models.{name}: {target!r}: {provider} publishes no limits for a model {model!r}{hint}"
 
     def _place(self, name: str, target: str) -> Destination:
         """A server or a group that has ``name`` for the model of ``target``."""

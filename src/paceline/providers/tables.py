@@ -237,15 +237,6 @@ def near_model(provider: str, model: str) -> str | None:
     return next((name for name in models(provider) if "*" not in name and plain(name) == plain(model)), None)
 
 
-def misspelt(provider: str, model: str) -> str:
-    """``; did you mean 'x'?`` for a model that the data set does not know, and that is much like one that it knows; else an empty text."""
-    provider = base_of(provider)
-    if provider not in known_providers() or stated_tiers(provider, model) or life_of(provider, model):
-        return ""
-    known = [name for row in facts.rows(provider, facts.MODELS) for name in row["match"]] + models(provider)
-    return did_you_mean(model, [name for name in known if "*" not in name], cutoff=0.75)  # as for a provider's name
-
-
 @facts.cached
 def _table(provider: str) -> dict[str, Any]:
     return facts.heads()[provider] | {"limits": facts.rows(provider, facts.LIMITS)}
