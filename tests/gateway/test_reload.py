@@ -215,22 +215,22 @@ class TestCertificate:
 
 
 class TestSettingsFile:
-    def test_what_is_different_is_named_once_the_file_rests(self, tmp_path):
+    def test_a_change_is_seen_once_the_file_rests(self, tmp_path):
         file = tmp_path / "paceline.toml"
         file.write_text('limits = { "gpt-5" = "100 requests/min" }')
         settings = SettingsFile(file, lambda: Config.load(file, environ={}))
-        assert settings.look() is None
+        assert not settings.look()
         file.write_text('usable = 0.5\nlimits = { "gpt-5" = "many" }')
-        assert settings.look() is None, "it may be written still"
+        assert not settings.look(), "it may be written still"
         with pytest.raises(SettingsError, match="limits: gpt-5: "):
             settings.look()
-        assert settings.look() is None, "it is said once"
+        assert not settings.look(), "it is said once"
         file.write_text('usable = 0.5\nlimits = { "gpt-5" = "200 requests/min", "gpt-4o" = "1 requests/s" }')
-        assert (settings.look(), settings.look()) == (None, f"{file}: usable, limits.gpt-5, limits.gpt-4o")
+        assert (settings.look(), settings.look()) == (False, True)
         file.write_text(file.read_text() + "\n# a comment")
-        assert [settings.look(), settings.look()] == [None, None]
+        assert [settings.look(), settings.look()] == [False, False]
         file.unlink()
-        assert settings.look() is None
+        assert not settings.look()
         with pytest.raises(SettingsError, match="cannot be read"):
             settings.look()
 

@@ -6,8 +6,7 @@ import logging
 import signal
 import socket
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import fields
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from queue import Empty
@@ -24,9 +23,6 @@ log = logging.getLogger("paceline.gateway")
 
 ENDS: Final = ("SIGTERM", "SIGINT")
 """The signals that end it, with all of its processes."""
-
-NAMES_MAX: Final = 10
-"""The settings that a line of the log names."""
 
 
 class SettingsFile:
@@ -45,8 +41,8 @@ class SettingsFile:
         self._seen = self._last = stamp(file)
         self._config = load()
 
-    def look(self) -> str | None:
-        """What is different since the last time, in words; ``None`` for nothing.
+    def look(self) -> bool:
+        """Whether they are others than the last time.
 
         The file must be the same at two looks: a program may write it in several steps.
 
@@ -55,28 +51,10 @@ class SettingsFile:
         """
         before, self._last = self._last, stamp(self._file)
         if self._last == self._seen or self._last != before:
-            return None
+            return False
         self._seen = self._last
-        config = self._load()
-        names = list(_different(self._config, config))
-        self._config = config
-        if not names:
-            return None
-        more = f", and {len(names) - NAMES_MAX} more" if len(names) > NAMES_MAX else ""
-        return f"{self._file}: {', '.join(names[:NAMES_MAX])}{more}"
-
-
-def _different(before: Config, after: Config) -> list[str]:
-    """The names of the settings that differ; no value of them."""
-    found: list[str] = []
-    for one in (field.name for field in fields(Config) if field.compare):
-        old, new = getattr(before, one), getattr(after, one)
-        if isinstance(old, Mapping) and isinstance(new, Mapping):
-            names = (name for name in {**old, **new} if old.get(name) != new.get(name))
-            found += [f"{one}.{name}" for name in names]
-        elif old != new:
-            found.append(one)
-    return found
+        earlier, self._config = self._config, self._load()
+        return self._config != earlier
 
 
 class Supervisor:
@@ -144,8 +122,8 @@ class Supervisor:
         except PacelineError as error:
             log.error("the settings cannot be used, and the earlier settings stay in effect: %s", error)  # noqa: TRY400
         else:
-            if changed is not None:
-                log.warning("the settings have changed, and the next process reads them: %s", changed)
+            if changed:
+                log.warning("the settings have changed, and the next process reads them")
                 self._replace()
 
     def _replace(self) -> None:
