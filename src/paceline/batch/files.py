@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from base64 import b64decode, b64encode
+from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,8 +109,6 @@ def files_in(row: Mapping[str, Any], columns: Sequence[str], provider: str, fold
 def _file(cell: Any, column: str, provider: str, folder: Path) -> File:
     if isinstance(cell, Mapping) and {"bytes", "path"} & cell.keys():
         cell = cell.get("bytes") or cell.get("path")
-    if isinstance(cell, str) and cell.startswith("data:"):
-        cell = _decoded(cell, column)
     if isinstance(cell, bytes):
         data, kind = b64encode(cell).decode("ascii"), _type(cell[:_HEAD], column, "its content", provider)
         return File(f"file.{kind.rpartition('/')[2]}", kind, data, size=len(data))
@@ -149,17 +147,6 @@ def _found(text: str, column: str, folder: Path) -> Path:
     places = [str(one) for one in dict.fromkeys((Path.cwd() / given, folder.absolute() / given))]
     why = "it is a folder" if is_folder else f"there is no file {' or '.join(places)}"
     raise TypeError(f"{column!r} names {text[:200]!r}: {why}")
-
-
-def _decoded(url: str, column: str) -> bytes:
-    """The content in a ``data:`` URL."""
-    head, _, data = url.partition(",")
-    try:
-        if head.endswith(";base64"):
-            return b64decode(data, validate=True)
-    except ValueError:
-        pass
-    raise TypeError(f"{column!r} is a data URL without base64: it must begin like 'data:image/png;base64,'")
 
 
 def _type(head: bytes, column: str, shown: str, provider: str) -> str:
