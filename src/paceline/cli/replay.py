@@ -22,19 +22,12 @@ output_tokens. Its form is lines or an array of JSON, CSV, TSV or Parquet, also 
 @options.TIERS
 @options.limits
 @options.CONFIG
-@click.option(
-    "--speed",
-    type=click.FloatRange(1e-3, 1e3),
-    default=1.0,
-    help="How many times faster requests arrive. [default: 1]",
-)
 @options.PICTURE
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON on standard output.")
 def command(
     *,
     source: Path,
     tiers: tuple[str, ...],
-    speed: float,
     picture: Path | None,
     as_json: bool,
     **given: Any,
@@ -49,7 +42,7 @@ def command(
     with read_rows(str(source), cut=OWN) as rows:
         read = read_log(rows, str(source))
     log = read.requests
-    again = partial(work_of, log, speed=speed)
+    again = partial(work_of, log)
     plans = dict(plan.plans({"": again}, config, tiers=tiers, limits=given["limits"], start_s=log[0].start_s))
     if picture is not None:
         plan.draw_to(plans, picture)

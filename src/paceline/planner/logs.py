@@ -239,8 +239,8 @@ def read_log(rows: Iterable[Mapping[str, Any]], name: str) -> Log:
         return reading.log()
 
 
-def work_of(log: Iterable[Logged], *, speed: float = 1.0) -> Work:
-    """The requests of a log as work: each arrives when it was sent, ``speed`` times as fast as then.
+def work_of(log: Iterable[Logged]) -> Work:
+    """The requests of a log as work: each arrives when it was sent.
 
     It leaves out refused and failed requests, because the program will have sent them again.
 
@@ -251,7 +251,7 @@ def work_of(log: Iterable[Logged], *, speed: float = 1.0) -> Work:
     if not served:
         raise SettingsError("the provider has served none of the requests of the log")
     begin_s = served[0].start_s
-    items = [Item([[one.request]], (one.start_s - begin_s) / speed) for one in served]
+    items = [Item([[one.request]], one.start_s - begin_s) for one in served]
     models = list(dict.fromkeys(one.request.model for one in served))
     seconds = sorted(one.seconds for one in served if one.seconds is not None)
     provider = {"latency_s": seconds[len(seconds) // 2]} if seconds else {}
