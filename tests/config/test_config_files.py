@@ -93,15 +93,6 @@ class TestSchema:
         toml = write("lanes.wrap.weight = 4\nbreaker.failures = 3\nlimits.openai.gpt-5.rpm = 7\n")
         assert load(yaml) == load(toml) != Config()
 
-    def test_a_table_of_pyproject(self, write):
-        text = "[project]\nname = 'x'\n[tool.paceline]\nworkers = 3\n[tool.paceline.limits]\ngpt-5 = {rpm = 5}\n"
-        config = load(write(text, "pyproject.toml"))
-        assert (config.workers, list(config.limits)) == (3, ["gpt-5"])
-        assert message(write("[tool.black]", "pyproject.toml")) == "pyproject.toml: it has no [tool.paceline]"
-        assert message(write("[tool.paceline]\nworker = 3", "pyproject.toml")).startswith(
-            "pyproject.toml [tool.paceline]: worker: no such"
-        )
-
     def test_an_empty_file_says_nothing(self, write):
         assert load(write("")) == load(write("# nothing\n", "empty.yaml")) == Config()
 

@@ -116,7 +116,7 @@ def check_facts(file: Path) -> None:
     from paceline.config import Config
     from paceline.config.sources import FILES
 
-    if file.name in (*FILES, "pyproject.toml") or file.suffix in (".yaml", ".yml"):
+    if file.name in FILES or file.suffix in (".yaml", ".yml"):
         found: dict[str, Any] = {"day": "", "providers": Config.load(file, {}, named=True).providers}
     else:
         found = facts.read(file)

@@ -263,7 +263,7 @@ def _check_named(config: Config, name: str, base_url: str, provider: Provider) -
     named = config.trusted or origin.startswith((ENV_PREFIX, ARGUMENTS, ENVIRONMENT))
     why = "" if named or registry.is_loopback(host) else _why_foreign(provider, host, url.scheme, url.netloc)
     if why:
-        file = re.sub(r":\d+$| \[tool.paceline\]$", "", origin)
+        file = re.sub(r":\d+$", "", origin)
         raise UnnamedError(
             f"{origin}: {'.'.join(key)}: a key would go to {host}, {why}, by a file that you have not named:"
             f" look at it, then name it with --config {file}"

@@ -113,22 +113,17 @@ def find_file(path: str | PathLike[str] | None = None, environ: Mapping[str, str
 
 
 def read_file(file: Path, problems: Problems) -> SettingsSource:
-    """Read TOML (``[tool.paceline]`` of a ``pyproject.toml``) or YAML.
+    """Read TOML or YAML.
 
     Raises:
         SettingsError: The file cannot be read or parsed.
     """
-    where, lines = str(file), dict[Place, int]()
+    lines: dict[Place, int] = {}
     parse = partial(_yaml, file, lines, problems) if file.suffix in (".yaml", ".yml") else tomllib.loads
-    values = values_in(text_in(file), where, FILE_MAX, parse)
-    if file.name == "pyproject.toml":
-        tool = values.get("tool")
-        where, values = f"{file} [tool.paceline]", tool.get("paceline") if isinstance(tool, dict) else None
-        if values is None:
-            raise SettingsError(f"{file}: it has no [tool.paceline]")
+    values = values_in(text_in(file), str(file), FILE_MAX, parse)
     if not isinstance(values, dict):
-        raise SettingsError(f"{where}: it must hold settings by name, e.g. 'workers'")
-    return SettingsSource({str(name): value for name, value in values.items()}, where, lines)
+        raise SettingsError(f"{file}: it must hold settings by name, e.g. 'workers'")
+    return SettingsSource({str(name): value for name, value in values.items()}, str(file), lines)
 
 
 def _yaml(file: Path, lines: dict[Place, int], problems: Problems, text: str) -> Any:
