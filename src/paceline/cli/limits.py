@@ -142,8 +142,7 @@ def update(source: str | None, sha256: str | None, *, undo: bool) -> None:
 
     if undo == (source is not None):
         raise click.UsageError("name a FILE or a URL, or give --undo")
-    lines = [data_set.undo()] if source is None else data_set.install(source, sha256)
-    click.echo("\n".join(lines))
+    click.echo(data_set.undo() if source is None else data_set.install(source, sha256))
 
 
 @command.command(name="show")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from paceline import facts
 from paceline.core.results import SettingsError, explaining
 from paceline.pacing.durable import replace, replacing
-from paceline.providers.registry import PROVIDERS, is_loopback
+from paceline.providers.registry import is_loopback
 
 TIMEOUT_S: Final = 30.0
 """How long a server has for each part of an answer."""
@@ -59,7 +59,7 @@ def _fetched(url: str) -> bytes:
     return found
 
 
-def install(source: str, sha256: str | None = None) -> list[str]:
+def install(source: str, sha256: str | None = None) -> str:
     """Install the data set at ``source`` for this user; the one before stays beside it.
 
     Args:
@@ -67,7 +67,7 @@ def install(source: str, sha256: str | None = None) -> list[str]:
         sha256: The SHA-256 of its bytes; needed for a URL.
 
     Returns:
-        What has changed, in lines.
+        What has changed, in a line.
 
     Raises:
         SettingsError: It cannot be read, has another form, is not whole, or is not newer than the data set in use.
@@ -86,7 +86,7 @@ def install(source: str, sha256: str | None = None) -> list[str]:
         raise SettingsError(
             f"{source}: it is of {data['day']}, and the data set in use is of {facts.day()}: nothing is installed"
         )
-    changed = list(_counted(source, data["providers"]))
+    _require_whole(source, data["providers"])
     with explaining(f"{folder}: cannot be written"):
         folder.mkdir(parents=True, exist_ok=True)
         if (old := folder / facts.INSTALLED).exists():
@@ -94,37 +94,23 @@ def install(source: str, sha256: str | None = None) -> list[str]:
                 file.write(old.read_bytes())
         with replacing(str(old)) as file:
             file.write(json.dumps(values, default=str).encode())
-    lines = changed + list(_kept(data["providers"]))
     before = facts.day()
     facts.forget()
-    return [f"the data set of {data['day']} is in use, instead of the one of {before}", *lines]
+    return f"the data set of {data['day']} is in use, instead of the one of {before}"
 
 
-def _counted(source: str, providers: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """How many rows of each provider that comes with paceline change, in lines.
+def _require_whole(source: str, providers: Mapping[str, Mapping[str, Any]]) -> None:
+    """Refuse a file of additions, which would take all other rows away.
 
     Raises:
-        SettingsError: A provider has none of its rows: it is a file of additions, and would take all others away.
+        SettingsError: A provider that comes with paceline has none of its rows.
     """
     for name in facts.shipped_names():
-        had = sum(len(facts.data_rows(name, kind)) for kind in facts.KINDS)
-        has = sum(len(providers.get(name, {}).get(kind, ())) for kind in facts.KINDS)
-        if facts.data_rows(name, facts.LIMITS) and not providers.get(name, {}).get(facts.LIMITS):
+        if (had := facts.data_rows(name, facts.LIMITS)) and not providers.get(name, {}).get(facts.LIMITS):
             raise SettingsError(
-                f"{source}: it is no whole data set: {name} had {had} rows, and has {has}: nothing is installed."
+                f"{source}: it is no whole data set: {name} had {len(had)} rows of limits, and has none: nothing is installed."
                 f" Additions belong into {_folder() / facts.USERS}"
             )
-        if had != has:
-            yield f"{name}: had {had} rows, has {has}"
-
-
-def _kept(providers: dict[str, dict[str, Any]]) -> Iterator[str]:
-    """What an update does not change: where requests and keys go."""
-    for name, head in providers.items():
-        if name not in PROVIDERS:
-            yield f"{name}: new; it is recognised at its hosts, and nothing is sent there by itself"
-        elif kept := [key for key in head if key not in facts.FREE and head[key] != facts.heads()[name].get(key)]:
-            yield f"{name}: {', '.join(kept)} stay as they are: an update does not change where requests go"
 
 
 def undo() -> str:
