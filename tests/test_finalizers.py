@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import paceline
+from memory_store import MemoryStore
 from paceline.core.quota import Quota
 from paceline.core.results import StoreError
 from paceline.data import crowd
@@ -16,7 +17,6 @@ from paceline.data.places import open_place
 from paceline.pacing.clock import SYSTEM_CLOCK
 from paceline.pacing.group import Choice
 from paceline.pacing.owners import ThreadOwner
-from paceline.stores.memory import MemoryStore
 from paceline.stores.redis import _Connection
 from paceline.stores.redis_presence import Presence
 from paceline.stores.sqlite import SQLiteStore

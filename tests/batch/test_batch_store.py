@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 import pytest
 from batch_helpers import FAST, call, chat, chats, finish, message, run_job, wait_for_lines, write_lines
 
+from memory_store import MemoryStore
 from paceline.batch.job import choose_store, state_file
 from paceline.batch.progress import LineView
 from paceline.config import Config
@@ -18,7 +19,6 @@ from paceline.core.results import StoreError
 from paceline.limiter.limiter import Limiter
 from paceline.stores import open_store
 from paceline.stores.base import Prefixed
-from paceline.stores.memory import MemoryStore
 from paceline.stores.sqlite import SQLiteStore
 from shared_pools import message_of
 

@@ -6,10 +6,10 @@ from collections import Counter
 
 import pytest
 
+from memory_store import MemoryStore
 from paceline import Limiter
 from paceline.config import Config
 from paceline.core.results import Reservation
-from paceline.stores.memory import MemoryStore
 from paceline.testing import ManualClock
 from virtual_time import virtual
 from waits import join, started

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import paceline
+from memory_store import MemoryStore
 from paceline.core import meters
 from paceline.core.ledger import Ledger
 from paceline.core.local import LocalCapacity
 from paceline.core.meters import Exact
 from paceline.core.quota import NS, Quota, Rule, ns_per_unit, parse_quotas
 from paceline.core.results import LEARNED, Refusal, RefusalKind, Reservation
-from paceline.stores.memory import MemoryStore
 from paceline.testing import ManualClock, run_virtual
 
 T0 = 1_700_000_000 * NS

@@ -23,10 +23,10 @@ from pages import BLOCKS, Block, environment_of, split, started
 
 import paceline
 from grids import some
+from memory_store import MemoryStore
 from paceline.providers import registry
 from paceline.providers.base import Usage
 from paceline.providers.plan_headers import PlanReading
-from paceline.stores.memory import MemoryStore
 
 PYTHON: dict[str, list[Block]] = {}
 for block in BLOCKS:

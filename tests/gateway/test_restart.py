@@ -15,6 +15,7 @@ from attack_helpers import answers, connect, post, read, refused, talk
 from gateway_helpers import CHAT, chat
 
 from lost_signals import losing
+from memory_store import MemoryStore
 from paceline.core.quota import Quota
 from paceline.core.results import SettingsError, StoreError
 from paceline.gateway import app, handover
@@ -23,7 +24,6 @@ from paceline.gateway.life import NEXT, Life, LifeEvent, LifeState
 from paceline.gateway.signals import heed, note_early
 from paceline.limiter.limiter import Limiter
 from paceline.shared.ledger import SharedLedger
-from paceline.stores.memory import MemoryStore
 from waits import until
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="Windows passes no socket and has no such signals")

@@ -9,8 +9,8 @@ import httpx2
 import pytest
 
 import paceline
+from memory_store import MemoryStore
 from paceline.pacing.clock import SYSTEM_CLOCK
-from paceline.stores.memory import MemoryStore
 from paceline.testing import ManualClock, run_virtual
 
 MORNING_S = int(dt.datetime(2026, 11, 23, 8, tzinfo=dt.UTC).timestamp())

@@ -12,6 +12,7 @@ from chats import ANSWER, PATH, attached, pool_of
 from http_ways import KEY
 
 import paceline
+from memory_store import MemoryStore
 from paceline.core.budget import BudgetWaiter
 from paceline.core.queue import DEFAULT_LANE
 from paceline.core.quota import NS, Quota
@@ -19,7 +20,6 @@ from paceline.core.results import QuotaError, Reservation, SettingsError
 from paceline.emulator import Emulator
 from paceline.providers.base import Usage
 from paceline.providers.prices import STARTS, Prices
-from paceline.stores.memory import MemoryStore
 from paceline.testing import ManualClock, run_virtual
 
 BIG = {"*": "100k requests/min"}

@@ -4,7 +4,7 @@ import asyncio
 import threading
 
 import paceline
-from paceline.stores.memory import MemoryStore
+from memory_store import MemoryStore
 from paceline.testing import ManualClock
 from waits import BOUND_S, carried
 

@@ -9,9 +9,9 @@ import time
 import pytest
 
 import paceline
+from memory_store import MemoryStore
 from paceline.core.quota import NS
 from paceline.pacing.clock import SystemClock
-from paceline.stores.memory import MemoryStore
 from paceline.testing import DeadlockError, ManualClock, run_virtual
 from paceline.testing import clock as clock_module
 from programs import python

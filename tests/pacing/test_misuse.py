@@ -310,8 +310,8 @@ def test_a_forked_child_waits_for_no_lock_of_another_thread(store, tmp_path):
 
 
 FORKS = """
-import os, warnings, paceline
-from paceline.stores.memory import MemoryStore
+import os, sys, warnings, paceline
+from paceline.stores.sqlite import SQLiteStore
 warnings.simplefilter("ignore", DeprecationWarning)
 limiter = paceline.Limiter({"a": "10 requests/s", "b": "10 requests/s"}, store=STORE)
 def use():
@@ -344,14 +344,14 @@ gate = os.pipe()
             ("child(lambda: child(use)); child(use)", None, 1),
             ("os.write(gate[1], b'1'); os.waitpid(child(use), 0); child(use)", None, 0),  # one worker that is replaced
             ("use(); child(use); use()", None, 1),
-            ("use(); child(use); use(); limiter.close()", "MemoryStore()", 0),
+            ("use(); child(use); use(); limiter.close()", "SQLiteStore(sys.argv[1])", 0),
         ],
         ("child(use)", None, 0),
         ("use(); child(use); use()", None, 1),
         mark=AGAIN,
     ),
 )
-def test_forked_processes_are_told_of_stores_once_if_two_of_them_use_it(script, store, hints):
-    said = python(FORKS.replace("STORE", str(store)) + script)
+def test_forked_processes_are_told_of_stores_once_if_two_of_them_use_it(script, store, hints, tmp_path):
+    said = python(FORKS.replace("STORE", str(store)) + script, tmp_path / "quotas.db")
     assert said.count("several processes use this limiter since a fork") == hints, said
     assert said.count("give the limiter a store: Limiter(..., store=") == hints

@@ -8,7 +8,7 @@ from itertools import combinations
 import pytest
 
 import paceline
-from paceline.stores.memory import MemoryStore
+from memory_store import MemoryStore
 from waits import BOUND_S, run_all
 
 EACH, RATE, BURST = 2, 500, 50

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from memory_store import MemoryStore
 from paceline.stores import StoreError
-from paceline.stores.memory import MemoryStore
 from paceline.stores.sqlite import SQLiteStore
 from paceline.testing import ManualClock, StoreConformance
 from programs import python

@@ -113,7 +113,7 @@ def test_notes_that_cannot_be_used_stop_nothing(tmp_path, caplog):
 
 
 def test_a_store_in_no_place_of_its_own_keeps_nothing():
-    from paceline.stores.memory import MemoryStore
+    from memory_store import MemoryStore
 
     assert notes_beside(MemoryStore(), "outputs") is None
     assert notes_beside(Prefixed(MemoryStore(), "a"), "outputs") is None

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from memory_store import MemoryStore
 from paceline.shared.messages import Message
 from paceline.stores import StoreError, as_store
 from paceline.stores.base import Prefixed
-from paceline.stores.memory import MemoryStore
 from paceline.stores.sqlite import SQLiteStore
 
 

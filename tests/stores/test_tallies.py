@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from memory_store import MemoryStore
 from paceline.limiter.limiter import Limiter
 from paceline.limiter.tally import FIELDS, Tally
 from paceline.providers.base import Usage
 from paceline.stores import Prefixed, StoreError, open_store
-from paceline.stores.memory import MemoryStore
 from paceline.stores.redis import RedisStore
 from paceline.stores.sqlite import SQLiteStore
 from paceline.stores.tallies import KEEP_DAYS, OwnTallies, SQLiteTallies, tallies_beside, today

@@ -9,10 +9,10 @@ import pytest
 from test_page import ask
 
 import paceline
+from memory_store import MemoryStore
 from paceline.core.queue import Waiter
 from paceline.pacing.status import PoolStatus
 from paceline.providers.plan_headers import PlanReading
-from paceline.stores.memory import MemoryStore
 from paceline.telemetry.history import Recorder
 from paceline.telemetry.merged import _JOINED
 from paceline.telemetry.openapi import SCHEMAS, document

@@ -1,4 +1,4 @@
-"""A store inside one process, where each object is another place: for limiters that share quotas there, and for tests."""
+"""A store inside one process, where each object is another place: for limiters that share quotas there."""
 
 from __future__ import annotations
 
@@ -30,4 +30,4 @@ class MemoryStore:
         self._in_turn = InTurn()
 
     def close(self) -> None:
-        """See :meth:`Store.close`."""
+        """Nothing is open."""
