@@ -323,31 +323,6 @@ def told_by(program, script):
 
 
 AGAIN = pytest.mark.long("starts a process again")
-PROGRAM = """
-import logging, os, sys, httpx2, paceline
-from paceline.http import pace_transport
-logging.basicConfig(format="%(message)s")
-transport = httpx2.MockTransport(lambda request: httpx2.Response(200, json={}))
-client = httpx2.Client(transport=pace_transport(paceline.Limiter({"openai/*": "60 requests/min"}), transport))
-post = lambda path: client.post(f"https://api.openai.com/v1/{path}", json={})
-"""
-
-
-@pytest.mark.parametrize(
-    ("script", "last"),
-    [
-        pytest.param("", "", marks=AGAIN),
-        pytest.param("post('videos')", "", marks=AGAIN),  # that one has been said
-        pytest.param("for _ in range(3): post('videos')", "requests that went past the limiter: 3 times POST api.openai.com/v1/videos", marks=AGAIN),
-        ("post('videos'); post('videos'); os._exit(0) if os.fork() == 0 else os.wait()", "requests that went past the limiter: 2 times POST api.openai.com/v1/videos"),
-        pytest.param("post('videos'); post('videos'); sys.exit(0) if os.fork() == 0 else os.wait()", "requests that went past the limiter: 2 times POST api.openai.com/v1/videos", marks=AGAIN),
-    ],
-    ids=["nothing", "one", "three", "a child", "a child that ends like a program"],
-)  # fmt: skip
-def test_the_end_of_a_program_says_how_many_went_past(script, last):
-    assert [line for line in told_by(PROGRAM, script) if "went past" in line] == ([last] if last else [])
-
-
 PAST = "a limiter was made, and no request was paced: {} went past it; to pace a client, call limiter.attach(client), and to pace the whole program, paceline.instrument(limiter)"
 UNATTACHED = """
 import os, sys, paceline

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import re
@@ -92,20 +91,6 @@ def announce_kind(provider: str, host: str, kind: str, *, trial: bool = False) -
     log.warning("%s is not paced, because %s; to pace it, %s", with_host(kind, host), reason, _remedy(provider, kind))
 
 
-SHOWN_AT_EXIT: Final = 5
-"""How many kinds the line at the end of a program names."""
-
-
-def sum_up() -> None:
-    """Log how many requests of each kind were sent in all, unless that has been said: of each kind the first one is logged."""
-    often = sorted(((number, key) for key, number in kinds.items() if number > 1), reverse=True)
-    if often:
-        named = [f"{number:,} times {with_host(kind, host)}" for number, (_, host, kind) in often[:SHOWN_AT_EXIT]]
-        rest = f", and {len(often) - SHOWN_AT_EXIT:,} other kinds" if len(often) > SHOWN_AT_EXIT else ""
-        log.warning("requests that went past the limiter: %s%s", ", ".join(named), rest)
-
-
-atexit.register(sum_up)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=kinds.clear)  # what the parent has sent
 

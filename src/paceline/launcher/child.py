@@ -125,7 +125,6 @@ class Record(ChildTally):
         self._begin()
         self._write()
         atexit.register(self._write)
-        atexit.unregister(unpaced.sum_up)  # the command that started this process says so
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._begin)
 
