@@ -751,7 +751,7 @@ class TestKeysStay:
         upstream.answer = reply(status, *headers, *([b"content-encoding: " + encoding] if encoding else []), body=body)
         lines = [b"authorization: Bearer " + key, b"accept-encoding: gzip, deflate"]
         got = talk(running.url, post(path, *lines, body=BODY.replace(b"gpt-5", b"m-%d" % next(NUMBERS))))
-        assert answers(got) == [502 if status.startswith(b"401") else int(status[:3])]
+        assert answers(got) == [int(status[:3])]
         head, _, rest = got.partition(b"\r\n\r\n")
         assert b"content-encoding" not in head or PROVIDER_KEY not in zlib.decompress(rest, zlib.MAX_WBITS | 32)
         pages = (b"/status", b"/history", b"/metrics", b"/", b"/api/v1/openapi.json")

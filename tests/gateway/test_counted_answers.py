@@ -71,7 +71,7 @@ def test_an_answer_that_costs_nothing_has_its_cause(serve, client, status, body,
     with raw_server(head.encode() + body, then=socket.socket.close) as server:
         running = serve(server.url)
         answered = client.get(f"{running.url}/v1/models")
-        told = (502, "paceline_upstream_key") if cause == "key" else (status, body)  # of the gateway's own key
+        told = (401, "paceline_upstream_key") if cause == "key" else (status, body)  # of the gateway's own key
         assert (answered.status_code, answered.json()["error"]["code"] if cause == "key" else answered.content) == told
         assert rows(running) == {("openai", status, cause): 1}
 

@@ -256,7 +256,7 @@ def test_what_is_said_of_the_gateways_own_key_reaches_no_client(
     running = serve(provider.url)
     for method, path in (("POST", CHAT), ("GET", "/openai/v1/models")):
         answer = client.request(method, running.url + path, json=chat())
-        assert answer.status_code == (502 if hidden else status)
+        assert answer.status_code == (401 if hidden else status)
         text = answer.text + str(answer.headers)
         assert ("openai refuses the gateway's own key" in text) == hidden
         assert ("sk-of-***1" in text) != hidden

@@ -112,7 +112,7 @@ class TestKeysOfProviders:
         running = serve(emulator.base_url, upstreams=table)
         assert client.post(running.url + CHAT, json=chat()).status_code == 200
         emulator.reset(limits={"*": "100k requests/min"}, latency_s=0.0, valid_key="sk-new", start_level=1.0)
-        assert [client.post(running.url + CHAT, json=chat()).status_code for _ in range(2)] == [502, 502]
+        assert [client.post(running.url + CHAT, json=chat()).status_code for _ in range(2)] == [401, 401]
         assert caplog.text.count(f"openai refuses the key of {file} (401)") == 1
         file.write_text("sk-new")
         assert client.post(running.url + CHAT, json=chat()).status_code == 200
@@ -120,7 +120,7 @@ class TestKeysOfProviders:
     def test_a_server_that_wants_a_key_and_has_none_is_named(self, serve, emulator, client, caplog):
         emulator.reset(limits={"*": "100k requests/min"}, latency_s=0.0, valid_key="sk-own", start_level=1.0)
         running = serve(emulator.base_url, upstreams={"openai": {"base_url": emulator.base_url, "key_env": ""}})
-        assert client.post(running.url + CHAT, json=chat()).status_code == 502
+        assert client.post(running.url + CHAT, json=chat()).status_code == 401
         assert "openai wants a key (401), and has none in the settings" in caplog.text
 
 

@@ -43,7 +43,8 @@ async def hide_account(reply: ClientReply, path: str = "") -> None:
         body, _ = await reply.peek_error()
         if is_about_key(reply.status, error_of(body)[0]):
             message = f"{reply.server} refuses the gateway's own key, not yours: its operator has to write a valid one"
-            instead = own(502, "upstream_key", message, {"x-should-retry": "false"}, path)
+            # What no client repeats: after a 502 Codex asked 30 times, and qwen-code and opencode for a minute (2026-12).
+            instead = own(401, "upstream_key", message, {"x-should-retry": "false"}, path)
             reply.put(instead.status, instead.headers, await instead.peek(0))
     await reply.hide_key()
 

@@ -93,7 +93,7 @@ class Secret:
                 why = f"refuses the key of {place} (401)", "write a key that is valid there"
             else:  # ``key_env = ""``
                 why = "wants a key (401), and has none in the settings", "name the variable of its key, key_env"
-            log.warning("%s %s, and clients get a 502 with paceline_upstream_key: %s", server, *why)
+            log.warning("%s %s, and clients get paceline_upstream_key: %s", server, *why)
 
     def _read(self, file: Path) -> None:
         key = read_key(file)
