@@ -539,6 +539,40 @@ def test_a_process_that_outlives_the_command_goes_on(world, tmp_path):
     assert world.tally()["refused_total"] == 0
 
 
+LEAVES = """
+import json, os, pathlib, subprocess, sys, time, urllib.request
+
+begun = pathlib.Path(sys.argv[1])
+if sys.argv[2:]:
+    body = json.dumps({"model": "gpt-6-luna", "messages": [{"role": "user", "content": "hi"}], "stream": True}).encode()
+    headers = {"authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "content-type": "application/json"}
+    url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+    with urllib.request.urlopen(urllib.request.Request(url, body, headers)) as stream:
+        stream.readline()
+        begun.touch()
+        stream.read()
+else:
+    subprocess.Popen([sys.executable, "-S", "-E", __file__, begun, "asks"], stderr=subprocess.DEVNULL)
+    while not begun.exists():
+        time.sleep(0.01)
+"""
+
+
+@LONG
+def test_requests_of_a_process_that_the_command_leaves_behind_are_told(tmp_path):
+    end = threading.Event()
+    part = b'data: {"choices": [{"index": 0, "delta": {"content": "x"}}]}\n\n'
+    with OddServer(lambda *_: (200, {"content-type": "text/event-stream"}, [part, end])) as server:
+        program = tmp_path / "left.py"
+        program.write_text(LEAVES)
+        environ = {"OPENAI_API_KEY": "k", "OPENAI_BASE_URL": server.base_url + "/v1"}
+        options = ("--gateway", "--limit", "*=100 requests/min")
+        _, err = run("--", "python", "-S", "-E", program, tmp_path / "begun", environ=environ, options=options)
+        end.set()
+    told = "the command has ended, and requests of processes that it left behind are cut off: 1"
+    assert [line.removeprefix("paceline exec: ") for line in err.splitlines()][1:-1] == [told]
+
+
 @pytest.mark.parametrize("connects", [False, True])
 def test_attempts_without_a_connection_or_an_answer_are_told_and_are_no_waits(connects):
     tally = ChildTally()

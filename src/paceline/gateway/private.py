@@ -332,6 +332,7 @@ def private_gateway(
         servers=way.servers,
         tallies=False,
         stop_s=1,  # its program has ended
+        late="the command has ended, and requests of processes that it left behind are cut off: %s",
         names_account=True,  # OPENAI_ORG_ID
         key_in_path=bool(way.with_login or way.placed),  # a login of the program has the header
         tells_quotas=False,  # promptfoo 0.121 takes an answer after which nothing is left for a refusal, and pays again

@@ -79,6 +79,7 @@ class ProcessSettings(GatewaySettings):
         servers: The settings of the servers, where they differ from ``config``.
         drain_s: How long after SIGTERM the listener stays open, while ``/readyz`` answers 503 already.
         stop_s: How long requests may go on after that.
+        late: What the log says of the number of requests that go on for longer.
         logs: Begins the log of a process.
     """
 
@@ -92,6 +93,7 @@ class ProcessSettings(GatewaySettings):
     servers: Config | None = None
     drain_s: float = 0.0
     stop_s: float = 30.0
+    late: str = "requests that were not finished in the time of --finish are ended, and those that wait get a 503: %s"
     otel: bool = False
     logs: Callable[[], None] = nothing
 
@@ -104,7 +106,7 @@ class ProcessSettings(GatewaySettings):
             environ: Has the keys of providers.
             events: Called with each event of a permit, without ``otel``.
         """
-        logging.getLogger("uvicorn.error").addFilter(_in_words)
+        logging.getLogger("uvicorn.error").addFilter(_in_words(self.late))
         limiter = self._limiter(events)
         if self.otel:
             _otel().watch(limiter)
@@ -319,15 +321,20 @@ class _Workers(Multiprocess):
             self._begun = None
 
 
-def _in_words(record: logging.LogRecord) -> bool:
-    """Say of requests that outlast the end in words of the gateway what uvicorn says in its own; of none, nothing."""
-    if record.getMessage().startswith("Cancel 0 running task"):
-        return False
-    if str(record.msg).startswith("Cancel %s running task"):
-        record.msg = (
-            "requests that were not finished in the time of --finish are ended, and those that wait get a 503: %s"
-        )
-    return True
+def _in_words(late: str) -> Callable[[logging.LogRecord], bool]:
+    """Say of requests that outlast the end ``late``, in place of what uvicorn says of them in its own words; of none, nothing."""
+    ended = False
+
+    def say(record: logging.LogRecord) -> bool:
+        nonlocal ended
+        if record.getMessage().startswith("Cancel 0 running task"):
+            return False
+        if str(record.msg).startswith("Cancel %s running task"):
+            record.msg, ended = late, True
+        # Said again of each of them.
+        return not (ended and record.getMessage().startswith("ASGI callable returned without completing"))
+
+    return say
 
 
 def serve(
