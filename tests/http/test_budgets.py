@@ -214,6 +214,22 @@ class TestLimits:
         run_virtual(main)
         assert len(asked) == sent
 
+    def test_their_wait_is_told_in_the_event_and_beside_the_answer(self):
+        told = []
+
+        async def main(clock):
+            own = [paceline.LaneSpec("default", limits="1 requests/2min burst 1")]
+            limiter = paceline.Limiter({"*": "1 requests/min burst 1"}, lanes=own, clock=clock, events=told.append)
+            async with httpx2.AsyncClient(transport=httpx2.MockTransport(lambda _: answer)) as client:
+                limiter.attach(client)
+                return [(await client.post(chats.URL, json=chats.CHAT)).extensions["paceline"] for _ in range(2)]
+
+        answer = httpx2.Response(200, json=ANSWER)
+        records = run_virtual(main)
+        waits = [event.waited_s for event in told if event.kind == "acquired"]
+        assert waits == [record.waited_s for record in records]
+        assert waits == pytest.approx([0, 120])
+
     def test_they_are_no_server_that_could_be_silent(self):
         """Requests of a lane that get no answer, or are left by their clients, say nothing of the next ones."""
         limiter = limiter_with(lanes=[paceline.LaneSpec("alice", limits=["6000 requests/min", "9 usd/day"])])

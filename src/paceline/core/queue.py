@@ -145,6 +145,8 @@ class Waiter:
         cost: What it reserves.
         lane: Its class of work.
         arrived_ns: When it was submitted.
+        began_ns: When its request began to wait, if it has waited elsewhere before: for the limits of its lane, or at
+            another server.
         number: Its place in the order of arrival.
         returned: Whether it takes the place of its number, before all later ones, and not the end of the lane: after a
             refusal, after it gave back a grant that a pause made useless, or after a wait in another pool.
@@ -171,6 +173,7 @@ class Waiter:
     deadline_ns: int | None = None
     name: str | None = None
     arrived_ns: int = 0
+    began_ns: int | None = None
     number: int = 0
     returned: bool = False
     amounts: list[float] = field(default_factory=list)

@@ -91,6 +91,7 @@ class Exchange:
     Attributes:
         judged: The verdict on the last answer.
         acquisition: The request for a permit, which knows why it waits; ``None`` where it does not.
+        began_ns: When it began to wait for what precedes the queue of the next permit; ``None``: for nothing.
         windows: The windows of the plan that pays, as its answers have stated them.
     """
 
@@ -110,6 +111,7 @@ class Exchange:
         self._name = name
         self.record = Exchanged(metered.scheduler.pool.name)
         self.charge: Charge | None = None
+        self.began_ns: int | None = None
         self.tries = Tries(pacer.retry, pacer.health)
         self.judged: Judged | None = None
         self._seen = seen
@@ -198,6 +200,7 @@ class Exchange:
 
     async def _hold(self) -> None:
         """Hold the cost of the request in the allowances of its lane, also if they are replaced while it waits."""
+        self.began_ns = self.pacer.clock.now_ns()
         while True:
             try:
                 return await self._hold_once()
@@ -213,13 +216,11 @@ class Exchange:
             self.charge = self.pacer.allowances.charge(self.pacer.lanes.of(), asked)
         if self.charge is not None:
             for acquisition, account in self.charge.steps(self._until_ns):
-                self.acquisition, asked_ns = acquisition, self.pacer.clock.now_ns()
+                self.acquisition = acquisition
                 try:
                     permit = await acquisition if self.http.is_async else acquisition.wait()
                     self.charge.hold(permit)
-                    self.record.waited_s += permit.waited_s
                 except ReplacedError:
-                    self.record.waited_s += (self.pacer.clock.now_ns() - asked_ns) / NS
                     raise
                 except PacelineError as error:
                     raise self.charge.fail(error, account) from None
@@ -242,8 +243,13 @@ class Exchange:
                 left_s = max(self._until_ns - self.pacer.clock.now_ns(), 0) / NS
             self.acquisition = acquisition = self._ask(self.metered, left_s, last)
             permit = await acquisition if self.http.is_async else acquisition.wait()
-        self.record.waited_s += permit.waited_s
+        self._granted(permit)
         return permit
+
+    def _granted(self, permit: Permit) -> None:
+        """Count the wait for the permit."""
+        self.began_ns = None  # another one may follow at once, and has a wait of its own
+        self.record.waited_s += permit.waited_s
 
     def _ask(self, metered: Metered, timeout_s: float | None, last: Permit | None) -> Acquisition:
         """The request for a permit of ``metered``; ``last``: the permit that it follows."""
@@ -256,8 +262,10 @@ class Exchange:
             name=self._name,
             lane=None if metered.payer is None else metered.payer.lane,
         )
+        waiter = waiter_of(acquisition)
+        waiter.began_ns = self.began_ns
         if self.tries.made:
-            self.tries.place(waiter_of(acquisition))
+            self.tries.place(waiter)
         return acquisition
 
     async def _attempt(self, permit: Permit) -> Any | None:

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from paceline.core.quota import NS
 from paceline.core.results import Refusal, RefusalScope
 from paceline.http.binding import Binding
 from paceline.http.exchange import Exchange, Way
@@ -59,8 +58,8 @@ class RoutedExchange(Exchange):
         return [*self._ways.values()]
 
     async def _acquire(self, last: Permit | None) -> Permit:
-        clock = self.pacer.clock
-        began_ns = clock.now_ns()
+        if self.began_ns is None:  # the waits at members that it has left count, too
+            self.began_ns = self.pacer.clock.now_ns()
 
         async def wait(member: str, timeout_s: float | None) -> Permit:
             nonlocal last
@@ -80,8 +79,7 @@ class RoutedExchange(Exchange):
         )
         self.http, self.metered = self._ways[self.member]
         self.record.pool = self.metered.scheduler.pool.name
-        # Not the wait of the permit alone: those at members that it has left count, too.
-        self.record.waited_s += (permit.reservation.granted_ns - began_ns) / NS
+        self._granted(permit)
         return permit
 
     def _elsewhere(self, refusal: Refusal | None) -> bool:

@@ -20,7 +20,7 @@ class Event:
         kind: ``acquired``, ``settled``, ``cancelled`` or ``refused``.
         pool: The pool that was charged, e.g. ``openai/gpt-6-luna``.
         lane: Its lane.
-        waited_s: Its wait in the queue, in seconds.
+        waited_s: Its wait, in seconds: in the queue, and before it for the limits and the budgets of its lane.
         reserved: The reserved cost per unit.
         used: When ``settled``: the final cost per unit.
         reason: When ``refused``: the value of a :class:`~paceline.RefusalKind`.

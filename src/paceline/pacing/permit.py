@@ -493,8 +493,9 @@ class Permit:
 
     @property
     def waited_s(self) -> float:
-        """The wait in the queue, in seconds."""
-        return (self.reservation.granted_ns - self._waiter.arrived_ns) / NS
+        """The wait in the queue, in seconds; of a client's request also for the limits and the budgets of its lane."""
+        began_ns = self._waiter.began_ns
+        return (self.reservation.granted_ns - (self._waiter.arrived_ns if began_ns is None else began_ns)) / NS
 
     def __enter__(self) -> Self:
         return self
