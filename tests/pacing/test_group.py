@@ -129,6 +129,28 @@ def test_a_timeout_is_for_all_members(clock):
         group.acquire(timeout=3).wait()
 
 
+@virtual
+async def test_slots_that_become_free_elsewhere_are_taken_and_places_remain(clock):
+    """How long a request waits for a slot is unknown: it is not bound to the member at which it began to wait."""
+    group, _ = group_of(clock, dict.fromkeys(["a", "b"], "1 concurrency"))
+    held = dict([await group.acquire() for _ in range(2)])
+    began_s, went = clock.now_ns() / 1e9, []
+
+    async def ask(number):
+        _, permit = await group.acquire()
+        went.append((number, round(clock.now_ns() / 1e9 - began_s)))
+        permit.settle()
+
+    tasks = [asyncio.ensure_future(ask(number)) for number in range(4)]
+    await asyncio.sleep(3)
+    tasks += [asyncio.ensure_future(ask(number)) for number in (4, 5)]
+    await asyncio.sleep(8)
+    held.pop("b").settle()  # half of them wait there, in their order
+    await asyncio.gather(*tasks)
+    held.pop("a").settle()
+    assert went == [(0, 11), (2, 11), (4, 11), (5, 13), (1, 15), (3, 15)]
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

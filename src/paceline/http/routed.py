@@ -11,7 +11,7 @@ from paceline.http.binding import Binding
 from paceline.http.exchange import Exchange, Way
 from paceline.pacing.group import ASIDE_S, Choice
 from paceline.pacing.pacer import Pacer
-from paceline.pacing.permit import Permit
+from paceline.pacing.permit import Permit, go_on
 from paceline.providers.refusals import refuses_key
 from paceline.providers.verdict import Judged
 
@@ -61,12 +61,14 @@ class RoutedExchange(Exchange):
         if self.began_ns is None:  # the waits at members that it has left count, too
             self.began_ns = self.pacer.clock.now_ns()
 
-        async def wait(member: str, timeout_s: float | None) -> Permit:
+        async def wait(member: str, timeout_s: float | None, stays: bool) -> Permit:
             nonlocal last
             # Only the first one follows the last permit, which may be followed once: not at another member.
             metered = self._ways[member].metered
             before = last if metered.scheduler is self.metered.scheduler else None
-            self.acquisition, last = self._ask(metered, timeout_s, before), None
+            earlier, self.acquisition, last = self.acquisition, self._ask(metered, timeout_s, before), None
+            if stays and earlier is not None:
+                go_on(self.acquisition, earlier)
             return await self.acquisition if self.http.is_async else self.acquisition.wait()
 
         self.member, permit = await self._choice.permit(

@@ -26,14 +26,15 @@ from paceline.core.results import (
 from paceline.pacing.clock import SYSTEM_CLOCK, Clock
 from paceline.pacing.forks import reentrant_lock
 from paceline.pacing.pacer import BaseLimiter
-from paceline.pacing.permit import Acquisition, Permit, end_at, waiter_of
+from paceline.pacing.permit import Acquisition, Permit, end_at, go_on, waiter_of
 from paceline.pacing.sync import awaited, run_sync
 
 SAME_S = 0.05
 """Members with about this difference are equally soon: weights decide."""
 
 PATIENCE, PATIENCE_MIN_S = 3, 5.0
-"""A request chooses again after so many times the expected wait, and not before so many seconds."""
+"""A request chooses again after so many times the expected wait, and not before so many seconds. If the wait at some
+member is not known, because slots bind there, it chooses again after these seconds."""
 
 ASIDE_S, ASIDE_MAX = 60.0, 10_000
 """For how long a member is left out that has shown that it cannot answer requests for a model; how many are known."""
@@ -103,13 +104,16 @@ class Choice:
         now_ns = self.clock.now_ns()
         return [name for name in self.names if self._aside.get((name, model), 0) > now_ns]
 
-    def pick(self, waits: Mapping[str, float], sticky: str | None, cached: Mapping[str, int]) -> str:
+    def pick(
+        self, waits: Mapping[str, float], sticky: str | None, cached: Mapping[str, int], stayed: str | None = None
+    ) -> str:
         """The member for a request, by the expected waits in seconds of those that can have it.
 
         Args:
             waits: The expected waits.
             sticky: The key of the request.
             cached: The tokens of its prompt that members have in their caches.
+            stayed: The member at which it has waited, and has a place.
         """
         soonest_s, own = min(waits.values()), None
         if sticky is not None:  # rendezvous hashing: a key keeps its member when others come or go
@@ -119,6 +123,8 @@ class Choice:
         # A member whose cache has the prompt may be left out of the waits.
         if own is not None and waits.get(own, math.inf) <= soonest_s + self._sticky_s:
             return own
+        if stayed is not None and stayed in waits and soonest_s == math.inf:  # of none is known how soon it is
+            return stayed
         if self._in_order and soonest_s <= 0:
             return next(name for name in self.names if waits.get(name, math.inf) <= 0)
         equal = [name for name, wait_s in waits.items() if wait_s <= soonest_s + SAME_S]
@@ -130,7 +136,12 @@ class Choice:
         return chosen
 
     def _chosen(
-        self, asked: Mapping[str, Acquisition], sticky: str | None, failed: Collection[str], model: str
+        self,
+        asked: Mapping[str, Acquisition],
+        sticky: str | None,
+        failed: Collection[str],
+        model: str,
+        stayed: str | None,
     ) -> tuple[str, float]:
         """The member to wait at, and the patience with it, in seconds.
 
@@ -139,16 +150,17 @@ class Choice:
         looked_at = asked if self._by_cache else {}
         cached = {name: tokens for name, one in looked_at.items() if (tokens := waiter_of(one).cached_tokens)}
         waits = {name: one.expected_s() for name, one in asked.items()}
-        never = [name for name, wait_s in waits.items() if wait_s == math.inf]
-        for worse in (never, self.left_aside(model), failed):
+        unknown = [name for name, wait_s in waits.items() if wait_s == math.inf]
+        for worse in (unknown, self.left_aside(model), failed):
             waits = {name: wait_s for name, wait_s in waits.items() if name not in worse} or waits
-        member = self.pick(waits, sticky, cached)
-        return member, max(PATIENCE * waits[member], PATIENCE_MIN_S) if len(waits) > 1 else math.inf
+        member = self.pick(waits, sticky, cached, stayed)
+        patience_s = PATIENCE_MIN_S if unknown else max(PATIENCE * waits[member], PATIENCE_MIN_S)
+        return member, patience_s if len(asked) > 1 else math.inf
 
     async def permit(
         self,
         ask: Callable[[str], Acquisition],
-        wait: Callable[[str, float | None], Permit | Awaitable[Permit]],
+        wait: Callable[[str, float | None, bool], Permit | Awaitable[Permit]],
         until_ns: int | None,
         sticky: str | None,
         *,
@@ -162,7 +174,7 @@ class Choice:
 
         Args:
             ask: Returns an acquisition at a member, which is only asked how long it would wait.
-            wait: Waits at a member, for so many seconds at most.
+            wait: Waits at a member, for so many seconds at most; if it has just waited there, in its earlier place.
             until_ns: When the request ends; ``None`` for never.
             sticky: See :meth:`Group.acquire`.
             model: The model, as for :meth:`put_aside`.
@@ -171,23 +183,25 @@ class Choice:
         Raises:
             PacelineError: The error of the last member, when none is left.
         """
-        clock, left_out = self.clock, set[str]()
+        clock, left_out, stayed = self.clock, set[str](), None
         while True:
             asked = {name: ask(name) for name in self.names if name not in left_out}
-            member, patience_s = self._chosen(asked, sticky, failed, model)
+            member, patience_s = self._chosen(asked, sticky, failed, model, stayed)
             rest_s = None if until_ns is None else max((until_ns - clock.now_ns()) / NS, 0.0)
             # The last wait: the time of the request ends before the patience with this member.
             began_ns, last = clock.now_ns(), rest_s is not None and rest_s <= patience_s
             wait_s = rest_s if last else None if patience_s == math.inf else patience_s
             try:
-                permit = await awaited(wait(member, wait_s))
+                permit = await awaited(wait(member, wait_s, member == stayed))
             except HERE as error:
                 # An error at the same instant is no wait: the member knows that it cannot be in time.
                 if isinstance(error, AcquireTimeoutError) and clock.now_ns() > began_ns:
                     if last or wait_s is None:
                         raise
                     left_out.clear()  # it has waited for longer than expected: the others may be sooner now
+                    stayed = member
                     continue
+                stayed = None
                 left_out.add(member)
                 if len(left_out) == len(self.names):
                     raise
@@ -322,8 +336,10 @@ class GroupAcquisition:
         self.__exit__(kind, error, tb)
 
     async def _wait(self, wait: Callable[[Acquisition], Permit | Awaitable[Permit]]) -> tuple[str, Permit]:
-        def enter(member: str, timeout: float | None) -> Permit | Awaitable[Permit]:
-            self._entered = self._group.ask(member, timeout, self._options)
+        def enter(member: str, timeout: float | None, stays: bool) -> Permit | Awaitable[Permit]:
+            earlier, self._entered = self._entered, self._group.ask(member, timeout, self._options)
+            if stays and earlier is not None:
+                go_on(self._entered, earlier)
             return wait(self._entered)
 
         choice, timeout = self._group.choice, self._timeout

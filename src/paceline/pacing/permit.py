@@ -628,6 +628,11 @@ def take_place(waiter: Waiter, permit: Permit | None) -> None:
         waiter.number, waiter.returned = permit._waiter.number, True
 
 
+def go_on(acquisition: Acquisition, earlier: Acquisition) -> None:
+    """Wait in the place of an earlier acquisition of the same request and pool, which has ended without a permit."""
+    acquisition._waiter.number, acquisition._waiter.returned = earlier._waiter.number, True
+
+
 def end_later(permit: Permit, by_ns: int) -> None:
     """Give the further attempts of the request of ``permit`` so much more time, if it ends at all."""
     if permit._waiter.deadline_ns is not None:
