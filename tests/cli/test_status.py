@@ -54,6 +54,13 @@ class TestCommandReadsAPage:
             ["openai/gpt-5", "400k tokens/min", "399,000", "1,000", "0", "0", "-"],
         ]
 
+    def test_a_small_budget_is_shown_as_exactly_as_in_json(self):
+        limiter = paceline.Limiter({"jobs": "0.002 usd/day"}, clock=ManualClock())
+        limiter.try_acquire("jobs", usd=0.0003).settle(usd=0.0003)
+        with closing(limiter.serve_status(port=0)) as server:
+            shown = paceline_status(server.url)
+        assert shown.output.splitlines()[1].split("\t")[2:4] == ["0.0017", "0.0003"]
+
     def test_as_json(self, limiter, page):
         assert json.loads(paceline_status(page, "--json").output) == limiter.status()
 

@@ -241,4 +241,5 @@ def _shards(run: Mapping[str, Any]) -> str:
 
 
 def _amount(amount: object) -> str:
-    return f"{amount:,.3f}".rstrip("0").rstrip(".") if isinstance(amount, int | float) else "-"
+    # The status has rounded it, by its unit: dollars to six digits.
+    return f"{amount:,.6f}".rstrip("0").rstrip(".") if isinstance(amount, int | float) else "-"
