@@ -9,7 +9,7 @@ import pytest
 
 import paceline
 from memory_store import MemoryStore
-from waits import BOUND_S, run_all
+from waits import BOUND_S, run_all, soon
 
 EACH, RATE, BURST = 2, 500, 50
 
@@ -58,3 +58,29 @@ def test_loops_and_threads_share_one_promise(number, loops, threads, tasks):
     if shared:
         account = store._ledgers["jobs"]._accounts[0]
         assert account.charged == account.spent == total
+
+
+async def test_a_task_is_woken_by_its_loop_where_all_threads_see_the_same_one(monkeypatch):
+    """As with gevent's patch, whose threads are greenlets of one; with it: ``frameworks/servers``."""
+    clock, loop, calls = paceline.testing.ManualClock(), asyncio.get_running_loop(), []
+    limiter = paceline.Limiter({"jobs": "60 requests/min burst 1"}, headroom_s=0, clock=clock)
+    limiter.acquire("jobs").wait().settle()
+
+    async def wait():
+        async with limiter.acquire("jobs"):
+            pass
+
+    waiting = asyncio.create_task(wait())
+    await soon(lambda: limiter.status()["pools"]["jobs"]["waiting"])
+
+    def pass_time():
+        asyncio._set_running_loop(loop)
+        with monkeypatch.context() as patch:
+            patch.setattr(loop, "call_soon_threadsafe", lambda *call: calls.append(call))
+            clock.advance(2)
+        asyncio._set_running_loop(None)
+
+    await asyncio.to_thread(pass_time)
+    assert len(calls) == 1  # the loop is told, which wakes it
+    loop.call_soon(*calls[0])
+    await asyncio.wait_for(waiting, BOUND_S)

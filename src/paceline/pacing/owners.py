@@ -54,20 +54,22 @@ class ThreadOwner:
 class TaskOwner:
     """A coroutine that waits on a future of its loop."""
 
-    __slots__ = ("future", "loop")
+    __slots__ = ("future", "loop", "thread")
 
     def __init__(self) -> None:
         import asyncio
 
-        self.loop = asyncio.get_running_loop()
+        self.loop, self.thread = asyncio.get_running_loop(), threading.get_ident()
         self.future: asyncio.Future[None] = self.loop.create_future()
 
     def wake(self, others: Futures) -> None:
         """See :meth:`Owner.wake`."""
         import asyncio
 
-        # A future may be set only in the thread of its loop. Elsewhere the loop has to do it.
-        if asyncio._get_running_loop() is self.loop:  # noqa: SLF001  (get_running_loop raises off a loop)
+        # A future may be set only in the thread of its loop. Elsewhere the loop has to do it. With gevent's patch all
+        # threads see the same running loop, because they are greenlets of one thread; only their numbers differ.
+        running = asyncio._get_running_loop()  # noqa: SLF001  (get_running_loop raises off a loop)
+        if running is self.loop and self.thread == threading.get_ident():
             _set_all([self.future])
         else:
             others.setdefault(self.loop, []).append(self.future)

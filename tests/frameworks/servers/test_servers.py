@@ -182,6 +182,10 @@ def test_gevent_patches_late(provider, request, library, shared, before):
     subprocess.run([sys.executable, "late.py", library, *before], cwd=HERE, check=True, timeout=BOUND_S)
 
 
+def test_an_event_loop_in_a_program_that_gevent_patches():
+    subprocess.run([sys.executable, "patched_loop.py"], cwd=HERE, check=True, timeout=BOUND_S)
+
+
 def test_gevent_patches_late_before_partitions(provider, store):
     subprocess.run([sys.executable, "late_partitions.py"], cwd=HERE, check=True, timeout=BOUND_S)
 
