@@ -433,6 +433,39 @@ class TestJournal:
         with pytest.raises(paceline.StoreError, match="no space"):
             run_virtual(quiet(double, range(6), journal=journal)._collected(), clock)
 
+    def test_few_calls_start_while_the_disk_is_full(self, journal, monkeypatch, caplog):
+        """A kill would lose every value that is not kept yet, and each of them is paid for."""
+        clock, called = ManualClock(), []
+        limiter = paceline.Limiter({"jobs": "6k requests/min burst 10"}, headroom_s=0, clock=clock)
+        write, begun_ns = paceline.stores.entries.EntryFile.write, clock.now_ns()
+
+        def failing(self, key, entry):
+            if 1 <= (clock.now_ns() - begun_ns) / 1e9 <= 50:
+                raise paceline.StoreError("no space")
+            write(self, key, entry)
+
+        monkeypatch.setattr("paceline.stores.entries.EntryFile.write", failing)
+
+        async def call(number):
+            async with limiter.acquire("jobs"):
+                called.append(number)
+                await asyncio.sleep(0.1)
+            return number
+
+        async def main():
+            results = asyncio.ensure_future(quiet(call, range(1_000), journal=journal)._collected())
+            await asyncio.sleep(1)
+            before = len(called)
+            await asyncio.sleep(40)
+            return before, len(called), await results
+
+        before, meanwhile, results = run_virtual(main(), clock)
+        assert results == called == list(range(1_000))
+        assert before > 50
+        # Those whose values are not kept, those that waited for a permit, and those in flight.
+        assert meanwhile - before <= 2 * AHEAD + 10
+        assert caplog.messages == ["a value is not in the journal, trying again: no space"]
+
     @pytest.mark.skipif(sys.platform == "win32", reason="an open file stays there")
     @pytest.mark.parametrize("ends", [("", "-wal", "-shm", "-lock"), ("",), ("-wal",), ("folder",)])
     def test_a_journal_that_another_program_deletes_is_written_again(self, tmp_path, ends):

@@ -52,7 +52,7 @@ class Crowd:
     Attributes:
         most: The same.
         running: How many calls run, or have a result that is not read yet.
-        ahead: How many of them wait for a permit, or have not asked for one yet.
+        ahead: How many of them wait for a permit, or have not asked for one yet, or have a value that the journal does not take.
         called: How many calls have ended.
         asking: How many items wait for the journal: another process works at them.
         is_paced: Whether a call has asked for a permit.
@@ -81,6 +81,12 @@ class Crowd:
             self.running += 1
             self.ahead += 1
         return CrowdPlace(self)
+
+    def hold(self, place: CrowdPlace) -> None:
+        """Count a call whose value its journal does not take as one that is ahead, until it leaves."""
+        with self._lock:
+            self.ahead += not place.waits
+            place.waits = max(place.waits, 1)
 
     def leave(self, place: CrowdPlace) -> None:
         """Count a call that has ended."""

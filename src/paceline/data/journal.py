@@ -26,6 +26,7 @@ from uuid import UUID
 from paceline.core.results import SettingsError, StoreError, UnfinishedError, explaining
 from paceline.data.frames import is_missing
 from paceline.data.places import CLAIM_S, Claim, JournalPlace
+from paceline.data.progress import SAID_S
 from paceline.pacing.durable import lock, open_binary, recovered_names
 from paceline.pacing.inbox import Inbox
 from paceline.stores.entries import EntryFile
@@ -235,6 +236,7 @@ class SharedJournal:
     def __init__(self, place: JournalPlace, name: str) -> None:
         self._place, self._name, self.has_kept = place, name, False
         self._who, self._number, self._wait_s = os.urandom(8).hex(), count(1).__next__, START_S
+        self._claiming = Patience(4 * AGAIN_S, f"the journal {name} cannot be used")
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="paceline-journal")
         # No locks: a finalizer can end an item anywhere, also while its thread begins another one.
         self._claims: dict[str, str] = {}  # by key the token
@@ -298,7 +300,7 @@ class SharedJournal:
                 asked.add_done_callback(lambda _: self._given_up.put((key, token)))
                 raise
 
-        found = await patiently(claim, lambda: self._wait_s, 4 * AGAIN_S, f"the journal {self._name} cannot be used")
+        found = await self._claiming.call(claim, lambda: self._wait_s)
         self._wait_s = WAIT_S
         return found
 
@@ -332,22 +334,36 @@ class SharedJournal:
             ) from error
 
 
-async def patiently(call: Callable[[], Awaitable[T]], most_s: Callable[[], float], every_s: float, what: str) -> T:
-    """Call a journal, again and again while that fails, for as long as ``most_s`` says then; ``what`` has failed, for the log.
+class Patience:
+    """Calls of a journal, made again while they fail. All of them together log one warning a minute.
 
-    Raises:
-        StoreError: It failed for too long.
+    Args:
+        every_s: How often a call is made again.
+        what: What has failed, for the log.
     """
-    loop = asyncio.get_running_loop()
-    begun_s = loop.time()
-    while True:
-        try:
-            return await call()
-        except StoreError as error:
-            if loop.time() - begun_s >= most_s():
-                raise
-            log.warning("%s, trying again: %s", what, error)
-            await asyncio.sleep(every_s)
+
+    def __init__(self, every_s: float, what: str) -> None:
+        self._every_s, self._what, self._said_s = every_s, what, -inf
+
+    async def call(self, call: Callable[[], Awaitable[T]], most_s: Callable[[], float]) -> T:
+        """Make a call, again and again while it fails, for as long as ``most_s`` says then.
+
+        Raises:
+            StoreError: It failed for too long.
+        """
+        loop = asyncio.get_running_loop()
+        begun_s = loop.time()
+        while True:
+            try:
+                return await call()
+            except StoreError as error:
+                now_s = loop.time()
+                if now_s - begun_s >= most_s():
+                    raise
+                if now_s - self._said_s >= SAID_S:
+                    self._said_s = now_s
+                    log.warning("%s, trying again: %s", self._what, error)
+                await asyncio.sleep(self._every_s)
 
 
 Journal = OwnJournal | SharedJournal

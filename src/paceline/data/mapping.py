@@ -26,10 +26,10 @@ from functools import cached_property, partial
 from typing import Any, Generic, TypeVar, cast, overload
 
 from paceline.core.hints import counted
-from paceline.core.results import SettingsError, UnfinishedError, warn
+from paceline.core.results import SettingsError, StoreError, UnfinishedError, warn
 from paceline.data.crowd import AHEAD, CallEndedError, Crowd, CrowdPlace
 from paceline.data.frames import is_table
-from paceline.data.journal import FINAL, InvalidKeyError, ItemKeys, Journal, OwnJournal, encoded, patiently
+from paceline.data.journal import FINAL, InvalidKeyError, ItemKeys, Journal, OwnJournal, Patience, encoded
 from paceline.data.progress import EVERY_S, SAID_S, Bar, bar
 from paceline.pacing.durable import LOOK_S
 from paceline.pacing.owners import in_a_loop, in_a_thread, is_async
@@ -215,6 +215,7 @@ class _Calls(Generic[T, R]):
     def __post_init__(self) -> None:
         self._first_has_ended: asyncio.Event | None = None  # before the first call
         self._failure: Exception | None = None
+        self._keeping = Patience(JOURNAL_AGAIN_S, "a value is not in the journal")
         self._starter: asyncio.Task[None] | None = None
         self._running: dict[asyncio.Task[None], CrowdPlace] = {}
         self._ended: asyncio.Queue[Done[T, R] | None] = asyncio.Queue()
@@ -307,12 +308,20 @@ class _Calls(Generic[T, R]):
                 await self._first_has_ended.wait()
             done = await self._call(index, item, place)
             if done.error is None or (isinstance(done.error, UnfinishedError) and done.error.state in FINAL):
-                keep = partial(self.journal.keep, key, encoded(done.error or done.value, index))
-                await patiently(keep, lambda: JOURNAL_WAIT_S, JOURNAL_AGAIN_S, "a value is not in the journal")
+                keep = partial(self._keep, self.journal, key, encoded(done.error or done.value, index), place)
+                await self._keeping.call(keep, lambda: JOURNAL_WAIT_S)
             self._first_has_ended.set()
             return done
         finally:
             self.journal.give_up(key)
+
+    async def _keep(self, journal: Journal, key: str, entry: bytes, place: CrowdPlace) -> None:
+        """Keep a value. While the journal does not take it, few further calls start: a kill would lose their values, too."""
+        try:
+            await journal.keep(key, entry)
+        except StoreError:
+            self.crowd.hold(place)
+            raise
 
     async def _call(self, index: int, item: T, place: CrowdPlace) -> Done[T, R]:
         """What comes of a call of the function."""
