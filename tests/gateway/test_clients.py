@@ -135,3 +135,17 @@ def test_an_error_has_the_form_of_the_api(serve, keys, client, path, read):
         assert (answer.status_code, answer.headers["x-paceline"]) == (status, word)
         assert code in (None, f"paceline_{word}")
         assert message.startswith("paceline: ")
+
+
+@pytest.mark.parametrize(
+    ("server", "path", "error"),
+    [
+        ("openai", CHAT, {"code": 400}),  # without a message
+        ("gemini", "/gemini/v1beta/models/gpt-5:generateContent", {"code": 400, "message": "no", "status": "INVALID"}),
+    ],
+)
+def test_a_server_s_error_in_a_200_keeps_its_fields(serve, client, server, path, error):
+    with stub(Server((200, json.dumps({"error": error}).encode()))) as there:
+        root = serve(there, upstreams={server: {"base_url": there, "key_env": ""}}).url
+        answer = client.post(root + path, json=chat() | {"contents": [{"parts": [{"text": "Hi"}]}]})
+    assert (answer.status_code, answer.json()["error"]) == (400, error)

@@ -441,7 +441,8 @@ class Relayed:
         if headers.get("x-paceline") == "store":  # it may answer soon, or another process may reach it
             body = body.replace(b"service_unavailable_error", b"api_error", 1)
             headers = {**headers, "x-should-retry": "true", "retry-after": "1"}
-        body = json.dumps(as_asked(self.path, status, json.loads(body))).encode()
+        if "x-paceline" in headers:  # else it is the server's error, in the form of its API
+            body = json.dumps(as_asked(self.path, status, json.loads(body))).encode()
         stated = {"content-length": str(len(body))} if "content-length" in headers else {}
         pairs = [(name.encode(), value.encode()) for name, value in {**headers, **stated}.items()]
         return ClientReply(status, pairs, body)
