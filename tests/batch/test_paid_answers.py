@@ -242,6 +242,8 @@ def line(name, text=None, code="invalid"):
 
 
 FIRST, SECOND, ANSWER, UNPAID = line("a", "one"), line("a", "two"), line("a", '{"n": 5}', None), line("a", code="busy")
+UNREAD = line("a", code="result_unread")
+BLOCKED = encode_answer("a", {"status_code": 400, "body": FILTERED[2]}, {"code": "blocked", "message": "no"})
 
 
 def test_what_was_saved_elsewhere_by_a_killed_run(tmp_path):
@@ -268,6 +270,9 @@ def line_of(path, number):
         ([UNPAID, FIRST], FIRST),
         ([ANSWER, FIRST], ANSWER),
         ([FIRST, ANSWER, SECOND], ANSWER),
+        ([FIRST, BLOCKED], FIRST),  # of the prompt
+        ([FIRST, UNREAD], UNREAD),
+        ([UNREAD, UNPAID], UNREAD),
     ],
 )
 def test_which_of_two_lines_counts(tmp_path, lines, stays):
@@ -280,7 +285,8 @@ def test_which_of_two_lines_counts(tmp_path, lines, stays):
     path = tmp_path / "out"
     path.write_bytes(b"".join(lines))
     with closing(ResultsFile(str(path), Acceptance(SCHEMA))) as results:
-        assert results.recount(index_of("a"))[:2] == ((1, {}) if stays == ANSWER else (0, {"invalid": 1}))
+        error = json.loads(stays)["error"]
+        assert results.recount(index_of("a"))[:2] == ((0, {error["code"]: 1}) if error else (1, {}))
         results.recover(index_of("a"))
     assert path.read_bytes() == stays
 
@@ -302,3 +308,17 @@ def test_a_second_call_in_batches_that_fails(tmp_path, monkeypatch):
         assert server.batches
     assert (report["ok"], report["errors"]) == (0, {"server_error": 4})
     assert calls.told() == {row: ["invalid"] for row in ROWS}
+
+
+def test_a_second_result_that_cannot_be_read(tmp_path, timing):
+    """It may be paid, too: its request is not sent again by itself."""
+    timing(lost_s=0.03)
+    with OpenAI(Unkind(gone=404)) as server:
+        calls = Calls(tmp_path)
+        for _ in range(2):
+            report = calls.run(server, mode="batch")[1]
+            assert (report["errors"], len(server.batches)) == ({"result_unread": 4}, 1)
+            assert calls.told() == {row: ["result_unread"] for row in ROWS}
+        server.unkind.gone = None
+        calls.run(server, mode="batch", repair=True)
+        assert len(server.batches) > 1

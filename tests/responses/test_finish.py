@@ -276,7 +276,7 @@ def test_a_run_records_the_same(name):
     else:
         assert (told.value, told.error.partition(":")[0], told.text) == (None, state, finish_of(body).text or None)
     again = error is not None and state == State.EMPTY
-    assert Acceptance().recorded(response, error) == (error is None, "" if error is None else state, again)
+    assert Acceptance().recorded(response, error) == (error is None, "" if error is None else state, again, True)
 
 
 @pytest.mark.parametrize("provider", ["openai", "azure", "groq", "mistral", "together", "anthropic", "gemini"])

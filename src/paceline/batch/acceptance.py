@@ -102,16 +102,18 @@ class Recorded(NamedTuple):
         ok: Whether it is an answer; ``None`` if the request may be answered, and no result of it was read.
         name: What is wrong with it.
         again: Whether this run sends its request again.
+        paid: Whether the model has answered, or may have.
     """
 
     ok: bool | None
     name: str = ""
     again: bool = False
+    paid: bool = False
 
     @property
     def rank(self) -> int:
         """Which of several records of a request counts: an answer, or else one that is paid for."""
-        return ANSWER if self.ok else int(self.name in NAMES)
+        return ANSWER if self.ok else int(self.paid)
 
 
 @dataclass(frozen=True)
@@ -241,20 +243,21 @@ class Acceptance:
             LookupError, TypeError: It is no record.
         """
         if error is not None and _code(error) == UNREAD:
-            return Recorded(None)
+            return Recorded(None, paid=True)
         finish, found, _ = self._read(response, error)
         if found is None:
-            return Recorded(True)
+            return Recorded(True, paid=True)
         name = _code(found)
         if finish is None:
             doubtful = error is None and is_served(response["status_code"])
             final = self._is_final(name, response, found)
-            return Recorded(None if doubtful else False, name, not final or name in self.again)
+            paid = doubtful or is_paid(response, found)
+            return Recorded(None if doubtful else False, name, not final or name in self.again, paid)
         if error is None:  # a run before this rule has taken it for an answer
-            return Recorded(False, name, name in self.again)
+            return Recorded(False, name, name in self.again, paid=True)
         unstable = name in UNSTABLE and not error.get(REPEATED)
         again = unstable or name in self.again or (name == State.CUT_OFF and self._raises_above(error))
-        return Recorded(False, name, again)
+        return Recorded(False, name, again, paid=True)
 
     @staticmethod
     def _is_final(name: str, response: Any, found: Mapping[str, Any]) -> bool:
@@ -309,8 +312,10 @@ def is_served(status: Any) -> bool:
 
 
 def is_paid(response: Any, error: Any) -> bool:
-    """Whether an error is one of an answer of the model, and so was paid for."""
-    return _code(error) in NAMES and (response is None or is_served(response["status_code"]))
+    """Whether an error is one of an answer of the model, and so was paid for, or of one that may be there."""
+    if (code := _code(error)) == UNREAD:
+        return True
+    return code in NAMES and (not response or is_served(response["status_code"]))
 
 
 def _code(error: Any) -> str:

@@ -96,7 +96,7 @@ class Recovered:
 
     def takes(self, index: Index, raw: bytes, custom_id: str, told: Recorded) -> bool:
         """Count a line; whether it belongs into the output: it is paid for, and its request has no answer yet."""
-        ok, name, again = told
+        ok, name, again, _ = told
         line = index.line_of(custom_id)
         if line is None:
             is_kept = ok is not False or _INVALID not in raw
@@ -478,7 +478,7 @@ class ResultsFile:
                 line = index.line_of(found[0]) if found is not None else None
                 if found is None or line is None or not index.mark(line):
                     continue
-                ok, name, again = found[1]
+                ok, name, again, _ = found[1]
                 if ok:
                     answered += 1
                 else:
