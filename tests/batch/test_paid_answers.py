@@ -291,6 +291,14 @@ def test_which_of_two_lines_counts(tmp_path, lines, stays):
     assert path.read_bytes() == stays
 
 
+def test_what_is_sent_again_is_counted_once_after_a_kill(tmp_path):
+    path = tmp_path / "out"
+    path.write_bytes(b"".join([FIRST, ANSWER, line("b", code="busy"), line("c", "three")]))
+    with closing(ResultsFile(str(path), Acceptance(SCHEMA))) as results:
+        recovered = results.recover(index_of("abc"))
+    assert (recovered.answered, recovered.failed, recovered.before) == (1, 2, {3: "invalid"})
+
+
 @pytest.mark.usefixtures("timing")
 def test_a_second_call_in_batches_that_fails(tmp_path, monkeypatch):
     written, answers = OpenAI.line, []

@@ -60,7 +60,8 @@ class Recovered:
 
     Attributes:
         answered: Requests with an answer: they are not sent again.
-        failed: Requests that failed, and are sent again. Their lines are dropped if nothing was paid: see ``before``.
+        failed: Requests that failed, and are sent again.
+        dropped: How many of these have lost their lines, because nothing was paid.
         final: Requests that failed and are not sent again, by what is wrong with their answers; their lines stay.
         before: What was wrong with answers that are none, of requests that are sent again, by the input's line. Their lines stay.
         unknown: Lines with ids that the input does not have; they are kept.
@@ -73,6 +74,7 @@ class Recovered:
 
     answered: int = 0
     failed: int = 0
+    dropped: int = 0
     unknown: int = 0
     torn: bool = False
     doubtful: int = 0
@@ -103,8 +105,10 @@ class Recovered:
             self.unknown += is_kept
             return is_kept
         fails, is_done = ok is False and again, index.is_done(line)
-        self.failed += fails and not index.is_refused(line)
+        is_sent = fails and not is_done and line not in self.before and not index.is_refused(line)
+        self.failed += is_sent
         if fails and name not in NAMES:
+            self.dropped += is_sent
             return False
         if is_done and not self.final:  # it is answered; otherwise this line may be an answer in place of a final error
             return False
@@ -248,8 +252,9 @@ class ResultsFile:
                 self._add_saved(recovered, index)
                 if recovered.twice:
                     self._drop_replaced(index)
+                    dropped = recovered.dropped
                     recovered = replace(
-                        recovered, answered=0, failed=0, unknown=0, doubtful=0, final=Counter(), before={}
+                        recovered, answered=0, failed=dropped, unknown=0, doubtful=0, final=Counter(), before={}
                     )
                     with open(self.path, "rb") as file:
                         deque(self._judged(file, recovered, index, repair=False), maxlen=0)
