@@ -618,8 +618,12 @@ class Pool:
         return late
 
     def _turn_away(self, why: Stopped | StoreLost | Replaced) -> list[Waiter]:
-        """Remove all waiters, with the outcome ``why``."""
-        waiters = self.queue.drain()
+        """Remove all waiters, with the outcome ``why``.
+
+        The waiters are woken in their order, and so come to another pool in it.
+        """
+        waiters = list(self.queue.in_order())
+        self.queue.drain()
         for waiter in waiters:
             waiter.outcome = why
         self.undecided = ()
