@@ -1,7 +1,9 @@
 """A request whose answer is none is sent again by the next call: what was paid for it stays until there is another answer."""
 
 import csv
+import errno
 import json
+import os
 import threading
 from collections import Counter
 from contextlib import closing, suppress
@@ -18,7 +20,7 @@ from unkind_batches import OpenAI, Unkind
 from odd_server import JSON, OddServer
 from paceline.batch.acceptance import Acceptance
 from paceline.batch.merge import merge
-from paceline.batch.results import ResultsFile, encode_answer
+from paceline.batch.results import OutputError, ResultsFile, encode_answer
 from paceline.cli.app import app
 from paceline.pacing import durable
 from waits import until
@@ -297,6 +299,39 @@ def test_what_is_sent_again_is_counted_once_after_a_kill(tmp_path):
     with closing(ResultsFile(str(path), Acceptance(SCHEMA))) as results:
         recovered = results.recover(index_of("abc"))
     assert (recovered.answered, recovered.failed, recovered.before) == (1, 2, {3: "invalid"})
+
+
+def raising(error):
+    def fail(*_):
+        raise error
+
+    return fail
+
+
+def test_two_lines_of_a_request_on_a_full_disk(tmp_path, monkeypatch):
+    path = tmp_path / "out"
+    path.write_bytes(FIRST + ANSWER)
+    monkeypatch.setattr(durable, "replace", raising(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))
+    words = "out: its replaced lines cannot be removed: No space left on device; the file is unchanged: make room in"
+    with (
+        closing(ResultsFile(str(path), Acceptance(SCHEMA))) as results,
+        pytest.raises(OutputError, match=words),
+    ):
+        results.recover(index_of("a"))
+    assert path.read_bytes() == FIRST + ANSWER
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))])
+def test_a_call_whose_lines_cannot_be_replaced_at_its_end_has_ended(tmp_path, monkeypatch, error):
+    calls = Calls(tmp_path)
+    with answering(all_rows(FINE)) as server:
+        with monkeypatch.context() as patch:
+            patch.setattr(durable, "replace", raising(error))
+            code, report = calls.run(server)
+        assert (code, report["ok"]) == (0, 4)
+        assert calls.told() == {row: ["invalid", None] for row in ROWS}
+        assert calls.run(server)[1]["skipped"] == 4
+    assert calls.told() == {row: [None] for row in ROWS}
 
 
 @pytest.mark.usefixtures("timing")

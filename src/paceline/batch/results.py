@@ -251,7 +251,8 @@ class ResultsFile:
                 self._recover(recovered, index, repair=repair)
                 self._add_saved(recovered, index)
                 if recovered.twice:
-                    self._drop_replaced(index)
+                    with output_errors(f"{self.path}: its replaced lines cannot be removed", self._unchanged):
+                        self._drop_replaced(index)
                     dropped = recovered.dropped
                     recovered = replace(
                         recovered, answered=0, failed=dropped, unknown=0, doubtful=0, final=Counter(), before={}
@@ -284,9 +285,8 @@ class ResultsFile:
         """
         end, raw, copy, aside = 0, b"\n", cast("BinaryIO | None", None), cast("BinaryIO | None", None)
         what = f"{self.path}: its lines without an answer cannot be removed"
-        room = f"make room in {os.path.dirname(self.path)}, or start over with --restart"
         file = open(self.path, "rb")  # noqa: SIM115  (if it cannot be read, that is said without what follows)
-        with output_errors(what, f"; the file is unchanged: {room}"), ExitStack() as undo:
+        with output_errors(what, self._unchanged), ExitStack() as undo:
             with ExitStack() as replaced, file:
                 for number, (raw, stays) in enumerate(self._judged(file, recovered, index, repair=repair)):
                     if not stays and copy is None:
@@ -309,6 +309,11 @@ class ResultsFile:
                 changed.truncate(end)
                 changed.seek(end)
                 changed.write(b"" if recovered.torn else b"\n")
+
+    @property
+    def _unchanged(self) -> str:
+        """What to do if no file can take the place of this one, as the end of a sentence."""
+        return f"; the file is unchanged: make room in {os.path.dirname(self.path)}, or start over with --restart"
 
     def _drop_replaced(self, index: Index) -> None:
         """Leave one line of each request, in a file that takes the place of this one."""
@@ -517,11 +522,13 @@ class ResultsFile:
         self._file.sync()
 
     def finish(self, index: Index) -> None:
-        """At the end of a run, drop the lines that others have replaced. If that fails, the next run does it."""
+        """At the end of a run, drop the lines that others have replaced. If that fails, or ends early, the next run does it."""
         if self.replaced and self._file is not None and not self.kept and self.place == self.path:
+            with suppress(OSError):
+                self._file.sync()  # it may stay as it is
             self._file.close()  # Windows replaces no open file
             self._file = None
-            with suppress(OSError, sqlite3.OperationalError):
+            with suppress(OSError, sqlite3.OperationalError, KeyboardInterrupt):
                 self._drop_replaced(index)
 
     def close(self) -> None:
