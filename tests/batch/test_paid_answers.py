@@ -275,6 +275,7 @@ def line_of(path, number):
         ([FIRST, BLOCKED], FIRST),  # of the prompt
         ([FIRST, UNREAD], UNREAD),
         ([UNREAD, UNPAID], UNREAD),
+        ([UNREAD, ANSWER], ANSWER),
     ],
 )
 def test_which_of_two_lines_counts(tmp_path, lines, stays):

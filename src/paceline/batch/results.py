@@ -110,7 +110,8 @@ class Recovered:
         if fails and name not in NAMES:
             self.dropped += is_sent
             return False
-        if is_done and not self.final:  # it is answered; otherwise this line may be an answer in place of a final error
+        # It is answered; otherwise this line may be an answer in place of a final error, or of an unread result.
+        if is_done and not (self.final or self.doubtful):
             return False
         self.twice = self.twice or is_done or line in self.before
         if fails:
