@@ -8,7 +8,8 @@ from itertools import pairwise
 import pytest
 from core_pools import use_up
 
-from paceline.core.learning import charges, learning
+from paceline.core import charges
+from paceline.core.learning import learning
 from paceline.core.learning.resets import Refill
 from paceline.core.ledger import Ledger
 from paceline.core.local import LocalCapacity

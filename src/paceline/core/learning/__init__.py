@@ -14,6 +14,6 @@ A refusal for rate or growth teaches the level; the burst, when the meter had mu
 asks to wait longer than a bucket would; the rate, when refusals repeat.
 
 :class:`~paceline.core.learning.learning.Learning` is the door: a capacity tells it of answers, and a pool knows no more
-of it than ``Learner`` in :mod:`paceline.core.capacity`. The order in which to read the modules: charges, resets,
-tracker, guesses, corrections, readings, refusals, learning.
+of it than ``Learner`` in :mod:`paceline.core.capacity`. The order in which to read the modules: resets, tracker,
+guesses, corrections, readings, refusals, learning.
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from paceline.core.learning.charges import Charges
+from paceline.core.charges import Charges
 from paceline.core.meters import Named
 from paceline.core.quota import NS
 from paceline.core.results import Basis, Reading

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from paceline.core.changes import What
+from paceline.core.charges import Charges
 from paceline.core.entry import BucketEntry
-from paceline.core.learning.charges import Charges
 from paceline.core.learning.resets import LONGER_PERIOD, MARGIN, ROUNDED_NS, TRANSIT_NS, Refill, Restarts
 from paceline.core.meters import Bucket
 from paceline.core.quota import FAR_NS, NS, REQUESTS, Quota, ns_per_unit
