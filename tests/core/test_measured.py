@@ -433,27 +433,30 @@ def test_waiters_ahead_of_a_measured_rate_take_the_time_of_that_rate(driver):
     assert meter.earliest(driver.now_ns, 1.0, 60.0) - at_ns == pytest.approx(60 / meter.rate.cycle.top * NS, rel=0.01)
 
 
-def test_the_attempts_before_a_measurement_count_in_its_first_blocked_time_only():
-    driver = told("6000 requests/min")
+@pytest.mark.parametrize("refusal", [BARE, Refusal(RefusalKind.RATE, unit="requests")])
+@pytest.mark.parametrize("quotas", ["6000 requests/min", "30 concurrency"])
+def test_the_attempts_before_a_measurement_count_in_its_first_blocked_time_only(quotas, refusal):
+    driver = told(quotas, gentle=False)
     for _ in range(20):
         driver.settle(driver.send())
-    driver.now_ns += 61 * NS  # a period of the told limit: what went before counts no more
+    driver.now_ns += 61 * NS  # a minute: what went before counts no more
     began_ns = driver.now_ns
     for _ in range(20):
         driver.settle(driver.send())
     first, second = driver.send(), driver.send()
-    driver.refuse(first)
-    rate = driver.pool.ledger.meters[1].rate
-    assert (rate.tally.count, rate.block.end) == (0, (began_ns, -21.0))
-    driver.refuse(second)
-    assert (rate.tally.count, rate.block.end) == (0, (began_ns, -20.0))
+    driver.refuse(first, refusal)
+    rate = next(one.rate for one in driver.pool.ledger.meters if isinstance(one, RateMeter))
+    assert (rate.tally.count, rate.block.end, rate.block.before) == (0, (began_ns, 0.0), 21.0)
+    driver.refuse(second, refusal)
+    assert (rate.tally.count, rate.block.end, rate.block.before) == (0, (began_ns, 0.0), 20.0)
 
 
-def test_a_unit_that_nothing_has_used_before_begins_now():
+def test_the_refusal_that_begins_a_measurement_counts_nothing_of_its_attempt():
     driver = told("6000 requests/min,4M tokens/min", gentle=False)
     driver.refuse(driver.send(), Refusal(RefusalKind.RATE, unit="tokens"))
     assert driver.pool.ledger.entries.units == ["requests", "tokens", "tokens"]
-    assert driver.pool.ledger.meters[2].rate.block.end == (driver.now_ns, 0.0)
+    block = driver.pool.ledger.meters[2].rate.block
+    assert (block.end, block.before) == ((T0, 0.0), 0.0)
 
 
 def test_attempts_in_flight_when_a_limit_is_stated_count_for_nothing(driver):

@@ -473,14 +473,13 @@ def test_it_opens_again_where_all_refusals_are_taken_back():
 def test_the_first_blocked_time_is_measured_with_what_was_admitted_before_the_beginning():
     rate = MeasuredRate(T0)
     rate.count_before(T0 - 10 * NS, 50.0)
-    rate.refused_before(T0 - 5 * NS, 1.0)
-    rate.refused_before(T0 - 11 * NS, 1.0)  # not counted
+    rate.refused_before(T0 - 5 * NS)
+    rate.refused_before(T0 - 11 * NS)  # not counted
     probe = go(blocked(rate))
     rate.answered(probe.sent_ns, probe)
     assert rate.cycle.top == pytest.approx(49 / ((rate.block.end.at_ns - T0) / NS + 10))
-    before = rate.block.end
-    rate.refused_before(T0 - 5 * NS, 1.0)
-    assert rate.block.end == before
+    rate.refused_before(T0 - 5 * NS)
+    assert rate.block.before == 0
 
 
 # -- a stated limit

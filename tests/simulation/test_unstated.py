@@ -47,6 +47,13 @@ FURTHER = [
         "40k tokens/min, told 4M, and no unit is named", "told", "6000 requests/min,40k tokens/min", 300, latency_s=1.0, words=(20, 200),
         told="6000 requests/min,4M tokens/min",
     ), 20, 1.6),
+    *(
+        (World(
+            f"60 in {a} minute, told slots, states {waits} s", "told", f"60 requests/min {rule}", 200, latency_s=0.3,
+            told="20 concurrency", settings={"retry_after": waits},
+        ), 35, 1.6)
+        for a, rule in (("a", "window"), ("any", "sliding")) for waits in (1, 10)
+    ),
     (World("500 in a minute, told 10 times", "told", "500 requests/min window", 1_500, 100, 1.0, "5000 requests/min"), 45, 2.3),
     (World("500 in any minute, told 10 times", "told", "500 requests/min sliding", 1_500, 100, 1.0, "5000 requests/min"), 45, 2.3),
     (World("30 % by chance, 400 requests", SHEDDING, "1m requests/s", 400, settings={"faults": {"429": 0.3}}), 260, 3.5),

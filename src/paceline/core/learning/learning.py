@@ -96,9 +96,10 @@ class Learning:
 
     def granted(self, now_ns: int, reservation: Reservation, *, by_store: bool = False) -> None:
         """Take the notes of an attempt that is sent now. If a store has granted it, that has counted the charge."""
-        shedding = self.unstated.shedding
+        shedding, admitted = self.unstated.shedding, self.unstated.admitted
         shedding.sent += 1
         reservation.number = shedding.sent
+        admitted.log(now_ns, admitted.total + 1)
         amounts = reservation.amounts
         notes: dict[int, Note] = {}
         for index, tracker in self.trackers.items():

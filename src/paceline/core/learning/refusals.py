@@ -11,7 +11,7 @@ from paceline.core.learning.resets import ROUNDED_NS
 from paceline.core.learning.tracker import QuotaTracker
 from paceline.core.ledger import amount_of
 from paceline.core.meters import Named, Restarting, Slots, Spread, Window
-from paceline.core.quota import CONCURRENCY, NS, OWN_RULES, REQUESTS, Rule
+from paceline.core.quota import CONCURRENCY, NS, OWN_RULES, Rule
 from paceline.core.results import (
     LIMIT_MAX,
     LIMIT_MIN,
@@ -87,7 +87,7 @@ class Refusals:
                 limit = self._corrections.in_period(index, limit)
                 changed = self._corrections.take_limit(now_ns, index, limit, sent_ns, refused=True)
         if self._shows_another(now_ns, reservation, refusal, index):
-            self._unstated.begin(now_ns, refusal.unit, self._before(now_ns, refusal))
+            self._unstated.begin(now_ns, refusal.unit)
             if self._fitted(now_ns, reservation, refusal, index):
                 self._corrections.give_back(now_ns, reservation)
                 return True
@@ -264,14 +264,6 @@ class Refusals:
         if tracker is None or type(m) is not Spread or reservation.granted_ns <= tracker.refused_ns:
             return False
         return not tracker.asks_like_a_counter(wait_s, reservation.amounts[index])
-
-    def _before(self, now_ns: int, refusal: Refusal) -> tuple[int, float] | None:
-        """What was admitted lately of the unit that a refusal is about, and since when, if a quota has counted it."""
-        index = self._corrections.index_of(refusal.unit or REQUESTS, refusal.period_s)
-        tracker = None if index is None else self._trackers.get(index)
-        if index is None or tracker is None or self._corrections.shared:  # which has counted the costs of all processes
-            return None
-        return tracker.used_lately(now_ns)
 
     def _doubt_window(self, now_ns: int, index: int, m: Window) -> None:
         """Spread a window that should have had enough, after refusals in two of its periods.

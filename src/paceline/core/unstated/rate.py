@@ -203,6 +203,7 @@ class Block:
 
     Attributes:
         end: When the last one ended, and what was admitted until then; at first, the beginning.
+        before: How many attempts were admitted from there to the beginning of the measurement.
         found: The rate that the last one measured; 0 before.
         until_ns: When the present one has ended, if the next probe is admitted: the middle of the last wait.
         probe: The attempt that goes alone, until its outcome is known.
@@ -211,12 +212,13 @@ class Block:
 
     def __init__(self, now_ns: int) -> None:
         self.end, self.until_ns, self.found = Mark(now_ns, 0.0), now_ns, 0.0
+        self.before = 0.0
         self.probe: RateNote | None = None
         self.stated_waits = StatedWaits()
 
     def measure(self, admitted: float, mean: float) -> float:
         """The rate from the end of the last one to the end of this one, with attempts of the cost ``mean``."""
-        return max(admitted - self.end.admitted, mean) / seconds(self.end.at_ns, self.until_ns)
+        return max(admitted - self.end.admitted + self.before * mean, mean) / seconds(self.end.at_ns, self.until_ns)
 
     def over(self, admitted: float, found: float) -> float:
         """End this one: its probe is admitted.
@@ -231,7 +233,7 @@ class Block:
         """
         since_s = seconds(self.end.at_ns, self.until_ns)
         is_same = min(found, self.found) >= ALIKE * max(found, self.found)
-        self.end, self.found = Mark(self.until_ns, admitted), found
+        self.end, self.before, self.found = Mark(self.until_ns, admitted), 0.0, found
         self.stated_waits.admitted()
         return since_s if is_same else 0.0
 
@@ -331,17 +333,17 @@ class MeasuredRate:
         if number and not self.tally.blamed:
             self.reopen(now_ns)
 
-    def count_before(self, since_ns: int, admitted: float) -> None:
-        """Count what was admitted from ``since_ns`` until the beginning.
+    def count_before(self, since_ns: int, attempts: float) -> None:
+        """Count so many attempts from ``since_ns`` until the beginning as admitted.
 
-        The first blocked time is measured together with it.
+        The first blocked time is measured together with them.
         """
-        self.block.end = Mark(since_ns, -admitted)
+        self.block.end, self.block.before = Mark(since_ns, 0.0), attempts
 
-    def refused_before(self, sent_ns: int, amount: float) -> None:
+    def refused_before(self, sent_ns: int) -> None:
         """Count the refusal of an attempt that was sent before the beginning, and counted as admitted."""
         if sent_ns >= self.block.end.at_ns:
-            self.block.end = Mark(self.block.end.at_ns, self.block.end.admitted + amount)
+            self.block.before -= 1
 
     @property
     def told(self) -> float:

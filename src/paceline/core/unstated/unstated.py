@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
+from paceline.core.charges import Charges
 from paceline.core.entry import Entry
 from paceline.core.ledger import Ledger
 from paceline.core.quota import CONCURRENCY, NS, OWN_RULES, REQUESTS
@@ -31,6 +32,7 @@ class Unstated:
     Attributes:
         meters: Their meters.
         shedding: What the refusals for want of capacity have shown.
+        admitted: How many attempts were sent, and not refused so far.
     """
 
     def __init__(self, ledger: Ledger, notices: deque[str]) -> None:
@@ -39,6 +41,7 @@ class Unstated:
         self._in_flight: InFlightMeter | None = None
         self.meters: list[RateMeter | InFlightMeter] = []
         self.shedding = Shedding()
+        self.admitted = Charges()
         self._said: set[str] = set()  # the units that a notice has named
 
     def measures(self, unit: str | None) -> bool:
@@ -57,22 +60,14 @@ class Unstated:
         """Whether the measured rate of ``unit`` has found that attempts are refused by chance."""
         return unit in self._rates and self._rates[unit].rate.chance.share > 0
 
-    def begin(
-        self,
-        now_ns: int,
-        unit: str | None = None,
-        before: tuple[int, float] | None = None,
-        *,
-        as_stated: bool = False,
-    ) -> None:
+    def begin(self, now_ns: int, unit: str | None = None, *, as_stated: bool = False) -> None:
         """Measure the rate of ``unit``, or the number in flight, from now on.
 
-        ``None``: the rate of requests and the number in flight.
+        A rate counts what was admitted before: no measurement was needed until now, and it opens no slower for that.
 
         Args:
             now_ns: The present.
-            unit: The unit.
-            before: What was admitted of the unit until now, and since when.
+            unit: The unit; ``None``: the rate of requests and the number in flight.
             as_stated: Whether the measurement begins with the rate of the stated limit.
         """
         for each in (REQUESTS, CONCURRENCY) if unit is None else (unit,):
@@ -87,8 +82,8 @@ class Unstated:
                 self._add(meter)
                 if as_stated and (stated_rate := self._told(each)):
                     meter.rate.expect(now_ns, stated_rate)
-                if before is not None:
-                    meter.rate.count_before(*before)
+                if lately := self.admitted.since(now_ns - round(meter.quota.period_s * NS)):
+                    meter.rate.count_before(lately[0][0], sum(attempts for _, attempts in lately))
 
     def _told(self, unit: str) -> float:
         """The rate of the stated limits of ``unit``, per second; 0 for none, or a day's."""
@@ -198,11 +193,12 @@ class Unstated:
 
     def explained(self, now_ns: int, reservation: Reservation) -> None:
         """Count a refusal that has another reason than these limits."""
+        self.admitted.log(now_ns, self.admitted.total - 1)
         for meter in self.meters:
             meter.explained(now_ns, reservation)
         for rate in self._rates.values():
             if not any(reservation.marks[rate.index : rate.index + 1]):  # it was sent before the measurement began
-                rate.rate.refused_before(reservation.granted_ns, self._ledger.amounts(reservation.cost)[rate.index])
+                rate.rate.refused_before(reservation.granted_ns)
 
     def retracted(self, now_ns: int, reservation: Reservation, refusal: Refusal) -> None:
         """Count a refusal that is about its request, and take back the earlier ones of that request."""
